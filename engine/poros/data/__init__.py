@@ -1,0 +1,1 @@
+"""From rows to batches of tokens and labels."""

@@ -1,0 +1,297 @@
+"""What a run reports: frozen records in the past tense, one JSON line each.
+
+`events.jsonl`, the headless printer, the app, reports and tests read these same lines. A field's
+name carries its unit. Adding one: docs/adding-an-event.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Base of all records; ``name`` is the line's ``event`` field."""
+
+    name: ClassVar[str] = ""
+
+
+_EVENT_TYPES: dict[str, type[Event]] = {}
+
+
+def _event(cls: type[Event]) -> type[Event]:
+    _EVENT_TYPES[cls.name] = cls
+    return cls
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted(Event):
+    """The engine process has its run folder; nothing is loaded yet."""
+
+    name: ClassVar[str] = "run_started"
+    run_id: str
+    pid: int
+    output_dir: str
+    model: str
+    device: str
+    total_steps: int
+    resumed_from_step: int | None
+    versions: dict[str, str]
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseStarted(Event):
+    """Work of one kind began: download, convert, quantise, tokenise, train, evaluate or save."""
+
+    name: ClassVar[str] = "phase_started"
+    phase: str
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseProgressed(Event):
+    """A phase is ``done`` of ``total`` ``unit`` through (total 0: unknown)."""
+
+    name: ClassVar[str] = "phase_progressed"
+    phase: str
+    done: int
+    total: int
+    unit: str
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseFinished(Event):
+    """A phase ended well."""
+
+    name: ClassVar[str] = "phase_finished"
+    phase: str
+    duration_s: float
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataPrepared(Event):
+    """What became of the rows."""
+
+    name: ClassVar[str] = "data_prepared"
+    split: str
+    shape: str
+    num_rows: int
+    num_samples: int
+    num_truncated: int
+    num_dropped: int
+    drop_reasons: dict[str, int]
+    max_tokens: int
+    num_label_tokens: int
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelLoaded(Event):
+    """Where the model's bytes lie."""
+
+    name: ClassVar[str] = "model_loaded"
+    model_type: str
+    num_blocks: int
+    block_bytes: list[int]
+    num_slots: int
+    slot_bytes: int
+    host_bytes: int
+    resident_bytes: int
+    num_trainable_params: int
+    num_adapter_tensors: int
+    load_device_peak_bytes: int
+    from_cache: bool
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFinished(Event):
+    """One optimizer step."""
+
+    name: ClassVar[str] = "step_finished"
+    step: int
+    epoch: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    num_tokens: int
+    num_label_tokens: int
+    duration_s: float
+    copied_bytes: int
+    copy_wait_s: float
+    device_peak_bytes: int
+    device_reserved_bytes: int
+    host_rss_bytes: int
+
+
+NUMERIC_STEP_FIELDS = (
+    "step",
+    "epoch",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_tokens",
+    "num_label_tokens",
+)
+"""The fields of a step that an exact resume must repeat; the others are measurements."""
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationFinished(Event):
+    """The held-out loss at a step."""
+
+    name: ClassVar[str] = "evaluation_finished"
+    step: int
+    eval_loss: float
+    eval_perplexity: float
+    num_label_tokens: int
+    duration_s: float
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleGenerated(Event):
+    """The model's answer to one prompt; ``stage`` is ``before``, ``during`` or ``after``."""
+
+    name: ClassVar[str] = "sample_generated"
+    step: int
+    stage: str
+    prompt: str
+    text: str
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved(Event):
+    """A checkpoint is complete on disk."""
+
+    name: ClassVar[str] = "checkpoint_saved"
+    step: int
+    path: str
+    size_bytes: int
+    duration_s: float
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointFailed(Event):
+    """A checkpoint could not be written; the ones before it are intact."""
+
+    name: ClassVar[str] = "checkpoint_failed"
+    step: int
+    reason: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat(Event):
+    """The engine process is alive."""
+
+    name: ClassVar[str] = "heartbeat"
+    step: int
+    phase: str
+    host_rss_bytes: int
+    device_used_bytes: int
+    device_total_bytes: int
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandAcknowledged(Event):
+    """A command or a signal was taken."""
+
+    name: ClassVar[str] = "command_acknowledged"
+    command: str
+    detail: str
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warned(Event):
+    """Something to know that stops nothing."""
+
+    name: ClassVar[str] = "warned"
+    code: str
+    message: str
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished(Event):
+    """The run ended by itself or was asked to: status ``finished`` or ``stopped``."""
+
+    name: ClassVar[str] = "run_finished"
+    status: str
+    step: int
+    final_loss: float | None
+    adapter_path: str | None
+    checkpoint_path: str | None
+    duration_s: float
+    peak_vram_allocated_bytes: int
+    peak_vram_reserved_bytes: int
+    exit_code: int
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFailed(Event):
+    """The run ended on an error; the fields are those of the PorosError."""
+
+    name: ClassVar[str] = "run_failed"
+    step: int
+    type: str
+    code: str
+    message: str
+    where: str
+    remediation: str
+    exit_code: int
+
+
+def to_line(event: Event, *, seq: int, time_s: float) -> str:
+    """One strict JSON line with its newline; non-finite numbers become null and are named.
+
+    Args:
+        event: The record.
+        seq: Its number within the run's event file, from 0.
+        time_s: Wall clock, seconds since the epoch; for display only.
+    """
+    fields = dataclasses.asdict(event)
+    not_finite = [k for k, v in fields.items() if isinstance(v, float) and not math.isfinite(v)]
+    for key in not_finite:
+        fields[key] = None
+    head: dict[str, Any] = {"event": event.name, "v": SCHEMA_VERSION, "seq": seq, "time_s": time_s}
+    if not_finite:
+        head["not_finite"] = not_finite
+    return json.dumps(head | fields, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_line(line: str) -> Event | None:
+    """The record of a line; None for an event of a later version, unknown here.
+
+    Raises:
+        ValueError: The line is not one that `to_line` writes.
+    """
+    record = json.loads(line)
+    kind = _EVENT_TYPES.get(record["event"])
+    if kind is None:
+        return None
+    known = {f.name for f in dataclasses.fields(kind)}
+    fields = {k: v for k, v in record.items() if k in known}
+    fields |= dict.fromkeys(record.get("not_finite", ()), math.nan)
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"not a {kind.name} line: {error}") from error

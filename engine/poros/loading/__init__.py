@@ -1,0 +1,1 @@
+"""From checkpoint bytes to a model whose blocks lie on the host."""

@@ -1,0 +1,1 @@
+"""Proof: both arms of the parity gate, its mutants and its artifacts."""
