@@ -1,0 +1,80 @@
+"""Putting streamed forwards on a model's layers, and taking them off again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from poros.streaming.block_function import StreamedLayer, call_streamed
+from poros.streaming.block_manager import BlockManager
+
+
+class Attachment:
+    """Layers whose forwards are streamed; `detach` gives the layers their own back."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        """Use `attach`."""
+        self._layers = list(layers)
+
+    def detach(self) -> None:
+        """Restore each layer's own forward; the frozen tensors stay where they are."""
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
+        self._layers = []
+
+    def __enter__(self) -> Attachment:
+        """Scope the attachment."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Detach, whatever happened."""
+        self.detach()
+
+
+def attach(
+    layers: Sequence[nn.Module],
+    manager: BlockManager,
+    *,
+    device: torch.device,
+    layers_per_block: int = 1,
+    drop: Callable[[object], bool] = lambda _: False,
+    preserve_rng: bool = True,
+) -> Attachment:
+    """Stream `layers` through `manager`.
+
+    Args:
+        layers: The model's decoder layers, in order; adapters may already be on them.
+        manager: The ring that holds their blocks.
+        device: Where the layers compute.
+        layers_per_block: Layers that share one block.
+        drop: True for a value (a KV cache) that a layer may not see while gradients are on.
+        preserve_rng: Repeat dropout in the recompute; without it gradients are not exact.
+    """
+    attachment = Attachment(layers)
+    for position, layer in enumerate(layers):
+        streamed = StreamedLayer(
+            layer=layer,
+            forward=layer.forward,
+            manager=manager,
+            block_index=position // layers_per_block,
+            device=device,
+            preserve_rng=preserve_rng,
+        )
+        layer.forward = _forward(streamed, drop)
+    return attachment
+
+
+def _forward(streamed: StreamedLayer, drop: Callable[[object], bool]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call_streamed(streamed, drop, args, kwargs)
+
+    return forward

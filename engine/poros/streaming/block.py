@@ -1,0 +1,161 @@
+"""One block's frozen tensors in one flat host buffer, and the pointing of them at a device slot.
+
+[Note: a block is only data]
+A decoder layer's frozen part is a list of tensors: packed weights, absmax, nested absmax, offset,
+norms, biases. Whoever owns the layer names where each tensor hangs (`FrozenTensor`); this module
+copies all of them into one buffer and, from then on, points the holders at wherever the bytes
+are. Forget one of these tensors and losses look plausible and are wrong: the loader's test counts.
+
+[Note: the only assignment to a tensor's data]
+Pointing a Parameter at other memory is invisible to autograd. It is safe here for one reason:
+`block_function` never lets a graph that reads a slot outlive that slot's binding. Nothing else in
+the engine may assign `.data` (tests/layout says so).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from poros.streaming.host_memory import HostBuffer
+
+ALIGNMENT_BYTES = 256
+"""What a fresh device allocation guarantees; cuBLASLt picks kernels by it."""
+
+
+@dataclass(frozen=True)
+class FrozenTensor:
+    """A tensor that travels, and where it hangs: ``getattr(holder, attribute)``."""
+
+    name: str
+    holder: object
+    attribute: str
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor as it is now."""
+        tensor: Tensor = getattr(self.holder, self.attribute)
+        return tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor's bytes lie in its block's flat buffer."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset_bytes: int
+    num_bytes: int
+
+    def view(self, buffer: Tensor) -> Tensor:
+        """The tensor inside a flat uint8 buffer laid out like the block."""
+        part = buffer[self.offset_bytes : self.offset_bytes + self.num_bytes]
+        return part.view(self.dtype).view(self.shape)
+
+
+class Block:
+    """The frozen tensors of one or more layers, flat on the host.
+
+    Attributes:
+        index: The block's position in the model, from 0.
+        host: The bytes, (num_bytes,) uint8.
+        places: The layout of `host`, one place a tensor.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        frozen: Sequence[FrozenTensor],
+        places: Sequence[Place],
+        buffer: HostBuffer,
+        device: torch.device,
+    ) -> None:
+        """Use `lay_out`."""
+        self.index = index
+        self.places = tuple(places)
+        self._frozen = tuple(frozen)
+        self._buffer = buffer
+        self._placeholders = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
+        self._views: dict[int, list[Tensor]] = {}
+
+    @classmethod
+    def lay_out(cls, index: int, frozen: Sequence[FrozenTensor], *, device: torch.device) -> Block:
+        """Copy the tensors into a host buffer of exact size and leave placeholders on `device`.
+
+        Args:
+            index: The block's position in the model.
+            frozen: Every tensor that travels; names are unique.
+            device: Where the block will be computed.
+        """
+        places = list(_places(frozen))
+        num_bytes = places[-1].offset_bytes + places[-1].num_bytes if places else 0
+        buffer = HostBuffer(num_bytes, device)
+        for entry, place in zip(frozen, places, strict=True):
+            place.view(buffer.tensor).copy_(entry.value)
+        buffer.register()
+        block = cls(index, frozen, places, buffer, device)
+        block.point_at(None)
+        return block
+
+    @property
+    def host(self) -> Tensor:
+        """The block's bytes, (num_bytes,) uint8."""
+        return self._buffer.tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the flat buffer, alignment gaps included."""
+        return self.host.numel()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the host buffer is pinned for the device."""
+        return self._buffer.registered
+
+    def tensor(self, name: str) -> Tensor:
+        """The host's view of one tensor.
+
+        Raises:
+            KeyError: No tensor of that name travels with this block.
+        """
+        for place in self.places:
+            if place.name == name:
+                return place.view(self.host)
+        raise KeyError(name)
+
+    def point_at(self, buffer: Tensor | None) -> None:
+        """Point every holder at `buffer`, laid out like `host`; None: at empty placeholders.
+
+        Args:
+            buffer: (at least num_bytes,) uint8 on the block's device.
+        """
+        for entry, tensor in zip(self._frozen, self._tensors_in(buffer), strict=True):
+            setattr(entry.holder, entry.attribute, tensor)
+
+    def close(self) -> None:
+        """Unpin the host buffer."""
+        self._buffer.close()
+
+    def _tensors_in(self, buffer: Tensor | None) -> list[Tensor]:
+        if buffer is None:
+            return self._placeholders
+        # A ring has few slots, and making some thirty views anew at each visit would cost more
+        # than the visit's kernel launches.
+        views = self._views.get(buffer.data_ptr())
+        if views is None:
+            views = self._views[buffer.data_ptr()] = [p.view(buffer) for p in self.places]
+        return views
+
+
+def _places(frozen: Iterable[FrozenTensor]) -> Iterable[Place]:
+    offset_bytes = 0
+    for entry in frozen:
+        tensor = entry.value
+        num_bytes = tensor.numel() * tensor.element_size()
+        yield Place(entry.name, tensor.dtype, tuple(tensor.shape), offset_bytes, num_bytes)
+        offset_bytes += math.ceil(num_bytes / ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,113 @@
+"""Device buffers that blocks are copied into, and the order of copies and kernels between them.
+
+On CUDA copies run on one stream of their own and nothing waits on the host: a copy waits for
+`released` (the last kernel that read the slot), a kernel waits for `arrived`. On the CPU the same
+calls copy at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Slot:
+    """One device buffer and which block's bytes it holds (None: nobody's)."""
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        """Allocate (num_bytes,) uint8 on `device`."""
+        self.buffer: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        self.holds: int | None = None
+        self.arrived: torch.cuda.Event | None = None
+        self.released: torch.cuda.Event | None = None
+
+
+class CopyLane(Protocol):
+    """How bytes get into slots, and who waits for whom."""
+
+    def copy(self, slot: Slot, host: Tensor) -> None:
+        """Queue the copy of `host` into the slot, after the slot's last reader."""
+
+    def wait(self, slot: Slot) -> None:
+        """Make the kernels queued from now on wait for the slot's bytes."""
+
+    def release(self, slot: Slot) -> None:
+        """Say that no kernel queued from now on reads the slot's present bytes."""
+
+    def take_wait_s(self) -> float:
+        """Seconds that the computation stood waiting for copies since the last call."""
+
+
+def make_lane(device: torch.device) -> CopyLane:
+    """The lane of a device."""
+    return CudaLane(device) if device.type == "cuda" else HostLane()
+
+
+class HostLane:
+    """Copies that are done when the call returns."""
+
+    def __init__(self) -> None:
+        """Start with no time spent."""
+        self._copy_s = 0.0
+
+    def copy(self, slot: Slot, host: Tensor) -> None:
+        """Copy now."""
+        start_s = time.perf_counter()
+        slot.buffer[: host.numel()].copy_(host)
+        self._copy_s += time.perf_counter() - start_s
+
+    def wait(self, slot: Slot) -> None:
+        """Nothing is ever on its way."""
+
+    def release(self, slot: Slot) -> None:
+        """Kernels end before the host goes on."""
+
+    def take_wait_s(self) -> float:
+        """All copying is waiting here."""
+        copy_s, self._copy_s = self._copy_s, 0.0
+        return copy_s
+
+
+class CudaLane:
+    """Copies on one stream of their own, ordered by events."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the copy stream."""
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def copy(self, slot: Slot, host: Tensor) -> None:
+        """Queue the copy behind the last kernel that reads the slot."""
+        # Before this event, copying would overwrite weights that queued kernels still read.
+        if slot.released is not None:
+            self._stream.wait_event(slot.released)
+        with torch.cuda.stream(self._stream):
+            slot.buffer[: host.numel()].copy_(host, non_blocking=True)
+            slot.arrived = self._stream.record_event()
+
+    def wait(self, slot: Slot) -> None:
+        """Let the compute stream stand at the slot's arrival, and time how long it stands."""
+        if slot.arrived is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        before = stream.record_event(torch.cuda.Event(enable_timing=True))
+        stream.wait_event(slot.arrived)
+        self._waits.append((before, stream.record_event(torch.cuda.Event(enable_timing=True))))
+
+    def release(self, slot: Slot) -> None:
+        """Mark the end of the kernels queued so far."""
+        slot.released = torch.cuda.current_stream(self._device).record_event()
+
+    def take_wait_s(self) -> float:
+        """Sum the stands since the last call. Call it where the host has already synchronised."""
+        waits, self._waits = self._waits, []
+        total_ms = 0.0
+        for before, after in waits:
+            with contextlib.suppress(RuntimeError):  # not finished yet: not a wait of this step
+                total_ms += before.elapsed_time(after)
+        return total_ms / 1000
