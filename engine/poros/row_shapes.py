@@ -1,0 +1,190 @@
+"""The shapes that rows of training data come in, found by their keys and read without converting.
+
+The first row that has a known shape decides for the file; a row that drifts from it is refused
+with its line, its key, the type found and the type expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poros.errors import PorosDataError
+from poros.rows import Row, type_name
+
+Message = dict[str, str]
+"""``role`` (system, user or assistant) and ``content``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """One way to write a training example.
+
+    Args:
+        name: The word that reports use.
+        required: Keys that every row has.
+        optional: Keys that belong to the shape and may be absent.
+        roles: Names of the three roles, where rows carry them.
+    """
+
+    name: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    roles: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether rows are turns, which the chat template renders."""
+        return self.name != "text"
+
+
+_ROLES = (("system", "system"), ("user", "user"), ("assistant", "assistant"))
+_SHAREGPT_ROLES = (("system", "system"), ("human", "user"), ("gpt", "assistant"))
+
+SHAPES = (
+    RowShape("messages", ("messages",), roles=_ROLES),
+    RowShape("sharegpt", ("conversations",), roles=_SHAREGPT_ROLES + _ROLES[1:]),
+    RowShape("alpaca", ("instruction", "output"), ("input",)),
+    RowShape("prompt_completion", ("prompt", "completion")),
+    RowShape("text", ("text",)),
+)
+"""In this order, since data sets of turns often carry ``text`` or ``prompt`` beside them."""
+
+# Each would change what is trained; leaving one out without a word would not be the user's data.
+_UNSUPPORTED = ("tool_calls", "function_call", "weight", "train")
+
+
+def detect_shape(rows: Sequence[Row]) -> RowShape:
+    """The shape of the first row that has one.
+
+    Raises:
+        PorosDataError: No row has a known shape.
+    """
+    for row in rows:
+        shape = _shape_of(row)
+        if shape is not None:
+            return shape
+    known = "; ".join(f"{shape.name} ({', '.join(shape.required)})" for shape in SHAPES)
+    raise PorosDataError(
+        f"the keys of the rows fit no known shape: {_keys(rows[0])}",
+        where=rows[0].where,
+        remediation=f"rename them to one of: {known}",
+    )
+
+
+def to_messages(row: Row, shape: RowShape) -> list[Message]:
+    """The turns of a row whose shape is a conversation.
+
+    Raises:
+        PorosDataError: The row has another shape, or a value of another type.
+    """
+    _check_shape(row, shape)
+    if shape.name == "messages":
+        return _turns(row, "messages", "role", "content", shape)
+    if shape.name == "sharegpt":
+        return _turns(row, "conversations", "from", "value", shape)
+    asked, answered = (_text(row, key, row.fields[key]) for key in shape.required)
+    extra = [_text(row, key, row.fields[key]) for key in shape.optional if key in row.fields]
+    question = "\n\n".join([asked, *(text for text in extra if text)])
+    return [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": answered},
+    ]
+
+
+def to_text(row: Row, shape: RowShape) -> str:
+    """The text of a row of plain text.
+
+    Raises:
+        PorosDataError: The row has another shape, or its text is something else.
+    """
+    _check_shape(row, shape)
+    return _text(row, "text", row.fields["text"])
+
+
+def _shape_of(row: Row) -> RowShape | None:
+    fits = (shape for shape in SHAPES if all(key in row.fields for key in shape.required))
+    return next(fits, None)
+
+
+def _check_shape(row: Row, shape: RowShape) -> None:
+    found = _shape_of(row)
+    if found is shape:
+        return
+    if found is None:
+        missing = next(key for key in shape.required if key not in row.fields)
+        problem = f'key "{missing}" is missing, expected text (keys found: {_keys(row)})'
+        if shape.roles:
+            problem = problem.replace("expected text", "expected a list")
+    else:
+        problem = f"a row of shape {found.name} among rows of shape {shape.name}"
+    raise PorosDataError(problem, where=row.where, remediation="keep one shape in one file")
+
+
+def _keys(row: Row) -> str:
+    return ", ".join(list(row.fields)[:12]) or "none"
+
+
+def _turns(row: Row, key: str, role_key: str, text_key: str, shape: RowShape) -> list[Message]:
+    items = row.fields[key]
+    if not isinstance(items, list):
+        raise _wrong_type(row, key, items, "a list of messages")
+    return [
+        _turn(row, f"{key}[{i}]", item, role_key, text_key, shape) for i, item in enumerate(items)
+    ]
+
+
+def _turn(row: Row, path: str, item: Any, role_key: str, text_key: str, shape: RowShape) -> Message:
+    if not isinstance(item, dict):
+        raise _wrong_type(row, path, item, "an object")
+    for key in (role_key, text_key):
+        if key not in item:
+            found = ", ".join(list(item)[:12]) or "none"
+            problem = f'key "{path}.{key}" is missing, expected text (keys found: {found})'
+            raise PorosDataError(problem, where=row.where, remediation=f"add {key}")
+    for key in _UNSUPPORTED:
+        if item.get(key) is not None:
+            problem = f'key "{path}.{key}" is not supported yet'
+            raise PorosDataError(problem, where=row.where, remediation="remove it from the data")
+    role = _text(row, f"{path}.{role_key}", item[role_key])
+    roles = dict(shape.roles)
+    if role not in roles:
+        problem = f'key "{path}.{role_key}": unknown role {role[:40]!r}'
+        expected = f"expected one of {', '.join(roles)}"
+        raise PorosDataError(
+            f"{problem}, {expected}", where=row.where, remediation="rename the role"
+        )
+    return {"role": roles[role], "content": _content(row, f"{path}.{text_key}", item[text_key])}
+
+
+def _content(row: Row, path: str, value: Any) -> str:
+    """Text, or a list of text parts, which are one text after another."""
+    if not isinstance(value, list):
+        return _text(row, path, value)
+    parts = []
+    for i, part in enumerate(value):
+        if not isinstance(part, dict) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, dict) else None
+            found = f"a part of type {kind!r}" if kind is not None else type_name(part)
+            problem = f'key "{path}[{i}]": found {found}, expected a part of type "text"'
+            raise PorosDataError(problem, where=row.where, remediation="keep text parts only")
+        parts.append(_text(row, f"{path}[{i}].text", part.get("text")))
+    return "".join(parts)
+
+
+def _text(row: Row, path: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(row, path, value, "text")
+    if "\0" in value:
+        problem = f'key "{path}": a NUL character in the text'
+        raise PorosDataError(problem, where=row.where, remediation="remove it")
+    return value
+
+
+def _wrong_type(row: Row, path: str, value: object, expected: str) -> PorosDataError:
+    return PorosDataError(
+        f'key "{path}": found {type_name(value)}, expected {expected}',
+        where=row.where,
+        remediation="mend the row; values are never converted",
+    )

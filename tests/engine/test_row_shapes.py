@@ -1,0 +1,107 @@
+import pytest
+
+from poros.errors import PorosDataError
+from poros.row_shapes import detect_shape, to_messages, to_text
+from poros.rows import Row
+
+
+def rows(*fields):
+    return [Row(10 + i, f, "data.jsonl") for i, f in enumerate(fields)]
+
+
+def turns(*pairs):
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+ASKED = turns(("user", "Q"), ("assistant", "A"))
+
+CONVERSATIONS = [
+    ("alpaca", {"instruction": "Q", "input": "", "output": "A"}, ASKED),
+    ("alpaca", {"instruction": "Q", "output": "A", "text": "### Q"}, ASKED),
+    (
+        "alpaca",
+        {"instruction": "Q", "input": "I", "output": "A"},
+        turns(("user", "Q\n\nI"), ("assistant", "A")),
+    ),
+    ("prompt_completion", {"prompt": "Q", "completion": "A", "id": 7}, ASKED),
+    ("messages", {"messages": turns(("system", "S"), *[("user", "Q")]), "prompt": "Q"},
+     turns(("system", "S"), ("user", "Q"))),
+    (
+        "messages",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"},
+                                                   {"type": "text", "text": "!"}], "name": None}]},
+        turns(("user", "Q!")),
+    ),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"},
+                           {"from": "gpt", "value": "A"}]},
+        turns(("system", "S"), ("user", "Q"), ("assistant", "A")),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fields", "expected"), CONVERSATIONS, ids=range(7))
+def test_a_conversation_is_named_and_read(name, fields, expected):
+    (row,) = rows(fields)
+    shape = detect_shape([row])
+    assert shape.name == name
+    assert shape.is_conversation
+    assert to_messages(row, shape) == expected
+
+
+def test_plain_text_is_named_and_read():
+    (row,) = rows({"text": "once", "meta": 5})
+    shape = detect_shape([row])
+    assert (shape.name, shape.is_conversation, to_text(row, shape)) == ("text", False, "once")
+
+
+def test_unknown_keys_are_refused_with_the_known_shapes():
+    with pytest.raises(PorosDataError, match="question, answer") as caught:
+        detect_shape(rows({"question": "Q", "answer": "A"}))
+    assert caught.value.where == "data.jsonl:10"
+    assert "alpaca (instruction, output)" in caught.value.remediation
+
+
+GOOD_ALPACA = {"instruction": "Q", "input": "", "output": "A"}
+GOOD_MESSAGES = {"messages": ASKED}
+DRIFTS = [
+    (GOOD_ALPACA, {"instruction": "Q", "response": "A"}, '"output" is missing, expected text'),
+    (GOOD_ALPACA, {}, r'"instruction" is missing, expected text \(keys found: none\)'),
+    (GOOD_ALPACA, {"text": "Q"}, "shape text among rows of shape alpaca"),
+    (GOOD_ALPACA, GOOD_ALPACA | {"output": None}, '"output": found null, expected text'),
+    (GOOD_ALPACA, GOOD_ALPACA | {"output": 5}, '"output": found a number, expected text'),
+    (GOOD_ALPACA, GOOD_ALPACA | {"output": True}, '"output": found a boolean, expected text'),
+    (GOOD_ALPACA, GOOD_ALPACA | {"input": None}, '"input": found null, expected text'),
+    (GOOD_ALPACA, GOOD_ALPACA | {"instruction": ["Q"]}, '"instruction": found a list, expected'),
+    (GOOD_ALPACA, GOOD_ALPACA | {"output": {"a": 1}}, '"output": found an object, expected text'),
+    ({"text": "a"}, {"text": 7}, '"text": found a number, expected text'),
+    ({"text": "a"}, {"text": "a\0b"}, '"text": a NUL character'),
+    ({"text": "a"}, {"txt": "a"}, '"text" is missing, expected text'),
+    (GOOD_MESSAGES, {"messages": "hi"}, '"messages": found text, expected a list of messages'),
+    (GOOD_MESSAGES, {"messages": ["hi"]}, r'"messages\[0\]": found text, expected an object'),
+    (GOOD_MESSAGES, {"message": ASKED}, '"messages" is missing, expected a list'),
+    (GOOD_MESSAGES, {"messages": [{"role": "user"}]}, r'"messages\[0\].content" is missing'),
+    (GOOD_MESSAGES, {"messages": turns(("user", None))}, r'"messages\[0\].content": found null'),
+    (GOOD_MESSAGES, {"messages": [*ASKED, *turns(("bot", "A"))]}, r'\[2\].role": unknown role'),
+    (GOOD_MESSAGES, {"messages": turns(("user", ["a"]))}, r'content\[0\]": found text'),
+    (GOOD_MESSAGES, {"messages": turns(("user", [{"type": "image"}]))}, "a part of type 'image'"),
+    (GOOD_MESSAGES, {"messages": turns(("user", [{"type": "text"}]))}, r"text\": found null"),
+    (GOOD_MESSAGES, {"messages": [ASKED[0] | {"tool_calls": [1]}]}, "is not supported"),
+    (GOOD_MESSAGES, {"conversations": []}, "shape sharegpt among rows of shape messages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "problem"), DRIFTS, ids=range(len(DRIFTS)))
+def test_drift_is_refused_with_line_key_and_types(first, second, problem):
+    good, bad = rows(first, second)
+    shape = detect_shape([good, bad])
+    read = to_messages if shape.is_conversation else to_text
+    read(good, shape)
+    with pytest.raises(PorosDataError, match=problem) as caught:
+        read(bad, shape)
+    assert caught.value.where == "data.jsonl:11"
+
+
+def test_the_first_row_with_a_known_shape_decides():
+    assert detect_shape(rows({"x": 1}, {"text": "a"})).name == "text"
