@@ -1,0 +1,178 @@
+"""A run's config from its sources: flags over POROS_* variables over the YAML file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poros.config import PorosConfig, field_schemas
+from poros.config_errors import types, unknown_key
+from poros.config_yaml import Document, KeyPath, parse_document, read_document, scalar_value
+from poros.errors import PorosConfigError
+
+_ENVIRONMENT_PREFIX = "POROS_"
+_OTHER_VARIABLES = frozenset({"POROS_FAILPOINT", "POROS_USER_ASSERTED_ARCHS", "POROS_CACHE"})
+_PLAIN = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A config, and where each of its values came from.
+
+    Attributes:
+        config: The settings.
+        origins: By key: ``train.yaml:3:1``, ``POROS_SEED``, ``--set seed`` or ``default``.
+    """
+
+    config: PorosConfig
+    origins: dict[str, str]
+
+
+def load_config(
+    path: Path | None = None,
+    *,
+    settings: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """Read, merge and check a config.
+
+    Args:
+        path: The YAML file.
+        settings: ``key=value`` texts of ``--set``.
+        flags: Values of flags with a name of their own, by key; None where not given.
+        environ: The environment; None is the process's own.
+
+    Raises:
+        PorosConfigError: Carries every problem at once, each with its place.
+    """
+    document = Document({}, {}) if path is None else read_document(path)
+    values = dict(document.values)
+    origins: dict[str, str] = {}
+    problems: list[PorosConfigError] = []
+    sources = (
+        _from_environment(os.environ if environ is None else environ, problems),
+        _from_settings(settings, problems),
+        _from_flags(flags or {}),
+    )
+    for source in sources:
+        for key, value, origin in source:
+            values[key] = value
+            origins[key] = origin
+
+    def locate(key_path: KeyPath) -> str:
+        key = str(key_path[0])
+        if key in origins:
+            return origins[key]
+        return document.places.get(key_path) or document.places.get((key,), "")
+
+    try:
+        config = PorosConfig.model_validate(values, context={"locate": locate})
+    except PorosConfigError as error:
+        raise PorosConfigError.of([*problems, *(error.problems or (error,))]) from None
+    if problems:
+        raise PorosConfigError.of(problems)
+    return LoadedConfig(config, {key: locate((key,)) or "default" for key in field_schemas()})
+
+
+def dump_config(config: PorosConfig) -> str:
+    """The config as YAML with every key, which `load_config` reads back as the same config."""
+    lines: list[str] = []
+    group = None
+    for key, schema in field_schemas().items():
+        if schema["group"] != group:
+            group = schema["group"]
+            lines.append(f"# {group}")
+        lines.append(f"{key}: {_yaml(getattr(config, key))}")
+    return "\n".join(lines) + "\n"
+
+
+def _from_environment(
+    environ: Mapping[str, str], problems: list[PorosConfigError]
+) -> Iterable[tuple[str, Any, str]]:
+    known = field_schemas()
+    for name in sorted(environ):
+        key = name.removeprefix(_ENVIRONMENT_PREFIX).lower()
+        if not name.startswith(_ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
+            continue
+        if key in known:
+            yield key, _value_of(environ[name], known[key], name, problems), name
+        elif nearest := difflib.get_close_matches(key, known, n=1, cutoff=0.85):
+            problems.append(
+                PorosConfigError(
+                    f"unknown variable {name}",
+                    where="environment",
+                    remediation=f"did you mean {_ENVIRONMENT_PREFIX}{nearest[0].upper()}?",
+                )
+            )
+
+
+def _from_settings(
+    settings: Sequence[str], problems: list[PorosConfigError]
+) -> Iterable[tuple[str, Any, str]]:
+    known = field_schemas()
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        origin = f"--set {key}"
+        if not equals:
+            problems.append(
+                PorosConfigError(
+                    f"{setting!r} is not key=value", where="--set", remediation="write key=value"
+                )
+            )
+        elif key not in known:
+            problems.append(unknown_key(key, known, where="--set"))
+        else:
+            yield key, _value_of(text, known[key], origin, problems), origin
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Iterable[tuple[str, Any, str]]:
+    for key, value in flags.items():
+        if value is not None:
+            yield key, value, f"--{key.replace('_', '-')}"
+
+
+def _value_of(
+    text: str, schema: dict[str, Any], origin: str, problems: list[PorosConfigError]
+) -> Any:
+    """The value of a text from outside YAML: verbatim for a field of text, else as YAML has it."""
+    accepted = types(schema)
+    try:
+        if "array" in accepted and text.startswith("["):
+            return parse_document(f"value: {text}", name=origin).values["value"]
+        value = scalar_value(text)
+    except PorosConfigError as error:
+        problems.extend(error.problems or (error,))
+        return ()
+    except ValueError:
+        return text
+    if value is None:
+        return None if "null" in accepted else text
+    return text if "string" in accepted else value
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) and scalar_value(value) == value
+        return value if is_plain else _quoted(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(_quoted(item) for item in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)
+
+
+def _quoted(text: str) -> str:
+    escaped = (c if c.isprintable() and c not in '"\\' else _escape(ord(c)) for c in text)
+    return '"' + "".join(escaped) + '"'
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
