@@ -6,7 +6,7 @@ its section there. Values are never converted: a number in quotes is an error th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self
@@ -206,7 +206,7 @@ class PorosConfig(BaseModel):
 
 
 @cache
-def field_schemas() -> Mapping[str, dict[str, Any]]:
+def field_schemas() -> dict[str, dict[str, Any]]:
     """The JSON schema of each field, by key."""
     properties: dict[str, dict[str, Any]] = PorosConfig.model_json_schema()["properties"]
     return properties

@@ -1,0 +1,107 @@
+"""The command `poros`: everything that a script can do.
+
+Nothing heavy is imported here: each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poros._version import __version__
+from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
+from poros.cli_train import train, train_options
+
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="poros")
+def cli() -> None:
+    """Fine-tune large models on small GPUs, bit for bit as a resident run would."""
+
+
+@cli.command("train")
+@click.argument("config", type=_FOLDER)
+@train_options
+@click.pass_obj
+def train_command(guard: Guard, /, config: Path, **options: Any) -> int:
+    """Train as the YAML file CONFIG says.
+
+    Flags beat POROS_* variables (POROS_LEARNING_RATE=1e-4), which beat the file.
+    """
+    return train(guard, config, **options)
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON Schema of a config."""
+    from poros.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+@cli.command()
+@click.argument("config", type=_FOLDER, required=False)
+@click.option("--demo", is_flag=True, help="The demo's model, in all the ways the gate covers.")
+@click.option("--shape", metavar="NAME", help="Random weights in a real shape, as qwen2.5-7b.")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of each arm.")
+@click.option("--mutants", is_flag=True, help="Also break each protection and see it turn red.")
+@click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout.")
+@click.option("-o", "--output", type=_FOLDER, help="Folder for the artifacts.")
+def parity(config: Path | None, demo: bool, shape: str | None, **options: Any) -> int:
+    """Compare the streamed run with a stock resident one, byte for byte.
+
+    Give one of --demo, --shape and CONFIG.
+    """
+    if sum((demo, shape is not None, config is not None)) != 1:
+        raise click.UsageError("Give one of --demo, --shape NAME and CONFIG")
+    loaded = None
+    if config is not None:
+        from poros.config_load import load_config
+
+        loaded = load_config(config).config
+    return call_engine(
+        "poros.measure.gate", "run_parity", loaded, demo=demo, shape=shape, **options
+    )
+
+
+@cli.command()
+@click.option("--fetch-only", is_flag=True, help="Get the model into the cache and stop.")
+@click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout.")
+@click.option("-o", "--output", type=_FOLDER, help="The run's folder.")
+def demo(**options: Any) -> int:
+    """Teach a small real model a voice, streamed, and ask it the same questions twice."""
+    return call_engine("poros.demo.demo", "run_demo", **options)
+
+
+@cli.command("help")
+@click.argument("topic", type=click.Choice(["exit-codes"]))
+def help_command(topic: str) -> None:
+    """Explain a topic: exit-codes."""
+    click.echo(_exit_codes())
+
+
+def main() -> None:
+    """Run the process's command line and exit."""
+    sys.exit(Guard().run(cli, None, name="poros"))
+
+
+def _exit_codes() -> str:
+    from poros import errors
+
+    meanings = {0: "All went well.", 1: "A bug in Poros; the traceback is in logs/crash-*.txt."}
+    for kind in errors.PorosError.__subclasses__():
+        meanings[kind.exit_code] = str(kind.__doc__).partition("\n")[0]
+    for code, name in (
+        (errors.HUNG_UP, "the terminal closed (SIGHUP)"),
+        (errors.INTERRUPTED, "Ctrl-C (SIGINT)"),
+        (errors.TERMINATED, "SIGTERM"),
+    ):
+        meanings[code] = f"Stopped by {name}; a run saved its checkpoint first."
+    meanings[BROKEN_PIPE] = "The reader of stdout went away."
+    return "\n".join(f"{code:>4}  {meanings[code]}" for code in sorted(meanings))

@@ -1,0 +1,154 @@
+"""What every command ends with: one clear line for a user's mistake, a crash file for ours."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poros._version import __version__
+from poros.errors import INTERRUPTED, PorosConfigError, PorosError, PorosStorageError
+
+BROKEN_PIPE = 141
+"""Exit code when the reader of stdout went away: 128 + SIGPIPE."""
+
+_TRAIN_PACKAGES = frozenset(
+    {
+        "accelerate",
+        "bitsandbytes",
+        "datasets",
+        "gguf",
+        "peft",
+        "pyarrow",
+        "safetensors",
+        "torch",
+        "transformers",
+    }
+)
+
+
+@dataclass
+class Guard:
+    """Runs one command line and turns whatever comes out of it into an exit code.
+
+    Attributes:
+        run_folder: Where a crash file goes, once a command knows its run folder.
+    """
+
+    run_folder: Path | None = None
+
+    def run(self, command: click.Command, arguments: Sequence[str] | None, *, name: str) -> int:
+        """Run a command line; ``arguments`` None is the process's own."""
+        try:
+            result = self._run(command, arguments, name)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return _abandon_stdout()
+        except PorosError as error:
+            return _report(error)
+        except (KeyboardInterrupt, click.Abort):
+            return INTERRUPTED
+        except OSError as error:
+            return self._report_os_error(error)
+        except Exception as error:  # noqa: BLE001 - the top of the program: all else is our bug
+            return self._report_crash(error)
+        return result
+
+    def _run(self, command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
+        try:
+            result = command.main(arguments, prog_name=name, standalone_mode=False, obj=self)
+        except click.exceptions.Exit as stop:
+            return stop.exit_code
+        except click.ClickException as error:
+            return _report(_usage_error(error, name))
+        return result if isinstance(result, int) else 0
+
+    def _report_os_error(self, error: OSError) -> int:
+        """A full or failing stdout is the user's; any other OSError that gets here is our bug."""
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
+            _abandon_stdout()
+            return _report(
+                PorosStorageError(
+                    f"stdout can't be written ({error.strerror})",
+                    remediation="free space where the output goes",
+                )
+            )
+        return self._report_crash(error)
+
+    def _report_crash(self, error: Exception) -> int:
+        report = _crash_report(error)
+        what = f"{type(error).__name__}: {error}"
+        try:
+            path = _write_crash_file(self._logs(), report)
+        except OSError:
+            sys.stderr.write(report)
+            return _report(PorosError(what, remediation="a bug in Poros; please report the above"))
+        return _report(PorosError(what, remediation=f"a bug in Poros; please report {path}"))
+
+    def _logs(self) -> Path:
+        if self.run_folder is not None and self.run_folder.is_dir():
+            return self.run_folder / "logs"
+        from poros.user_cache import user_cache
+
+        return user_cache() / "logs"
+
+
+def call_engine(module: str, function: str, *arguments: Any, **named: Any) -> int:
+    """Call a part of the engine that needs the train extra.
+
+    Raises:
+        PorosConfigError: The extra is not installed.
+    """
+    try:
+        run: Callable[..., int] = getattr(importlib.import_module(module), function)
+        return run(*arguments, **named)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _TRAIN_PACKAGES:
+            raise
+        raise PorosConfigError(
+            f"{package} is not installed",
+            remediation='pip install "poros-tui[train]"',
+        ) from None
+
+
+def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else name
+    message = error.format_message().rstrip(".")
+    return PorosConfigError(message, where=command, remediation=f"see {command} --help")
+
+
+def _report(error: PorosError) -> int:
+    for line in error.lines():
+        click.echo(line, err=True)
+    return error.exit_code
+
+
+def _abandon_stdout() -> int:
+    """Let the interpreter's own flush at exit write into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def _crash_report(error: Exception) -> str:
+    head = f"poros {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    command = f"command: {sys.argv}\n\n"
+    return head + command + "".join(traceback.format_exception(error))
+
+
+def _write_crash_file(logs: Path, report: str) -> Path:
+    logs.mkdir(parents=True, exist_ok=True)
+    path = logs / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path.write_text(report, encoding="utf-8", errors="backslashreplace")
+    return path

@@ -1,0 +1,115 @@
+"""`poros train`, which `poros-tui --no-ui` runs too."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from poros.cli_guard import Guard, call_engine
+
+if TYPE_CHECKING:
+    from poros.config_load import LoadedConfig
+    from poros.errors import PorosError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one key."),
+    click.option("--output-dir", metavar="DIR", help="The run's folder."),
+    click.option("--device", metavar="DEVICE", help="auto, cpu or cuda:N."),
+    click.option("--resume", metavar="WHAT", help="auto, never or a checkpoint's folder."),
+    click.option(
+        "--allow-inexact-resume",
+        is_flag=True,
+        default=None,
+        help="Resume although data, settings or machine differ.",
+    ),
+    click.option(
+        "--survive-hangup", is_flag=True, default=None, help="Go on when the terminal closes."
+    ),
+    click.option(
+        "--trust-remote-code",
+        is_flag=True,
+        default=None,
+        help="Let the model's repository run its own Python.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Check the config and stop."),
+    click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout."),
+)
+
+
+def train_options(command: Command) -> Command:
+    """Give a click command the options of a training run."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def train(
+    guard: Guard,
+    path: Path,
+    /,
+    *,
+    settings: tuple[str, ...],
+    dry_run: bool,
+    json_lines: bool,
+    **flags: Any,
+) -> int:
+    """Load the config and train, or only check it; returns the exit code.
+
+    Args:
+        guard: Learns the run folder.
+        path: The YAML file.
+        settings: Texts of ``--set``.
+        dry_run: Check the config and stop.
+        json_lines: Events, or the checked config, as JSON.
+        flags: Values of the other options, by key of the config.
+    """
+    from poros.config import require_dataset
+    from poros.config_load import load_config
+    from poros.errors import PorosConfigError
+
+    try:
+        loaded = load_config(path, settings=settings, flags=flags)
+        require_dataset(loaded.config, where=str(path))
+    except PorosConfigError as error:
+        if json_lines:
+            click.echo(_failed_line(error), nl=False)
+        raise
+    if dry_run:
+        click.echo(_checked(loaded, path, json_lines=json_lines))
+        return 0
+    guard.run_folder = Path(loaded.config.output_dir)
+    return call_engine(
+        "poros.training.session", "run_session", loaded.config, json_lines=json_lines
+    )
+
+
+def _checked(loaded: LoadedConfig, path: Path, *, json_lines: bool) -> str:
+    if json_lines:
+        values = loaded.config.model_dump(mode="json")
+        return json.dumps({"config": values, "origins": loaded.origins}, ensure_ascii=False)
+    given = [key for key, origin in loaded.origins.items() if origin != "default"]
+    lines = [f"{key}: {getattr(loaded.config, key)!r}  ({loaded.origins[key]})" for key in given]
+    lines.append(f"{path} is valid; model and data were not read.")
+    return "\n".join(lines)
+
+
+def _failed_line(error: PorosError) -> str:
+    from poros.events import RunFailed, to_line
+
+    event = RunFailed(
+        step=0,
+        type=error.type,
+        code=error.code,
+        message=str(error),
+        where=error.where,
+        remediation=error.remediation,
+        exit_code=error.exit_code,
+    )
+    return to_line(event, seq=0, time_s=time.time())

@@ -1,0 +1,18 @@
+"""The folder for what can be made again: downloads, quantised blocks, crash files without a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CACHE_VARIABLE = "POROS_CACHE"
+
+
+def user_cache() -> Path:
+    """The folder that ``POROS_CACHE`` names, or the system's place for caches."""
+    override = os.environ.get(CACHE_VARIABLE)
+    if override:
+        return Path(override).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("poros", appauthor=False)

@@ -1,0 +1,158 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from poros._version import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+def poros(*arguments: str, module: str = "poros", **environ: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT / "engine"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": path} | environ,
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "train.yaml"
+    path.write_text("dataset: rows.jsonl\nseed: 3\n")
+    return path
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    probe = (
+        "import runpy, sys\n"
+        "sys.argv = ['poros', '--help']\n"
+        "try:\n    runpy.run_module('poros', run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'peft', 'bitsandbytes', 'pydantic', 'textual'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    path = os.pathsep.join([str(ROOT / "engine"), str(ROOT)])
+    durations_s = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", probe],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+        durations_s.append(time.perf_counter() - started_s)
+        assert done.stderr.strip() == "[]"
+    # The quickest of five: the machine may be busy with other tests.
+    assert min(durations_s) < 0.4
+
+
+@pytest.mark.parametrize("module", ["poros", "poros_tui"])
+def test_version(module):
+    assert __version__ in poros("--version", module=module).stdout
+
+
+def test_schema_is_json_on_stdout():
+    assert "learning_rate" in json.loads(poros("schema").stdout)["properties"]
+
+
+def test_exit_codes_are_listed_from_the_error_tree():
+    lines = poros("help", "exit-codes").stdout.splitlines()
+    codes = [int(line.split()[0]) for line in lines]
+    assert codes == [*range(14), 129, 130, 141, 143]
+
+
+def test_a_dry_run_says_where_each_value_came_from(config):
+    done = poros("train", str(config), "--dry-run", "--set", "lora_rank=4", POROS_LORA_ALPHA="8")
+    assert done.returncode == 0
+    assert f"seed: 3  ({config}:2:1)" in done.stdout
+    assert "lora_rank: 4  (--set lora_rank)" in done.stdout
+    assert "lora_alpha: 8  (POROS_LORA_ALPHA)" in done.stdout
+
+
+def test_a_dry_run_as_json(config):
+    done = poros("train", str(config), "--dry-run", "--json", "--device", "cpu")
+    checked = json.loads(done.stdout)
+    assert checked["config"]["device"] == "cpu"
+    assert checked["origins"]["device"] == "--device"
+
+
+def test_no_ui_is_the_same_command(config):
+    arguments = (str(config), "--dry-run", "--output-dir", "x")
+    with_ui_command = poros("--no-ui", *arguments, module="poros_tui")
+    assert with_ui_command.stdout == poros("train", *arguments).stdout
+    assert with_ui_command.returncode == 0
+
+
+def test_the_missing_screens_are_one_line_with_the_way_out(config):
+    done = poros(str(config), module="poros_tui")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"poros: error[E-config]: the screens are not built yet -> poros-tui --no-ui {config}\n"
+    )
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_each_config_problem_is_a_line_on_stderr(tmp_path, flags):
+    path = tmp_path / "train.yaml"
+    path.write_text("dataset: a\nseed: x\nlora_rnk: 3\n")
+    done = poros("train", str(path), *flags)
+    assert done.returncode == 2
+    assert [line.partition(": ")[2][:15] for line in done.stderr.splitlines()] == [
+        "error[E-config]"
+    ] * 2
+    assert list(tmp_path.iterdir()) == [path]
+    if flags:
+        assert json.loads(done.stdout)["code"] == "E-config"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train"],
+        ["train", "x.yaml", "--colour"],
+        ["nonsense"],
+        ["parity"],
+        ["parity", "--demo", "--shape", "qwen2.5-7b"],
+        ["help", "nonsense"],
+        ["train", "no/such.yaml"],
+        ["train", "."],
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments):
+    done = poros(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("poros: error[E-config]: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_training_without_a_dataset_says_what_to_add(tmp_path):
+    path = tmp_path / "train.yaml"
+    path.write_text("seed: 1\n")
+    done = poros("train", str(path))
+    assert done.returncode == 2
+    assert "dataset is missing" in done.stderr
+
+
+def test_a_full_stdout_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "poros", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
+        )
+    assert done.returncode == 8
+    assert done.stderr.startswith("poros: error[E-storage]: stdout can't be written")
+    assert done.stderr.count("\n") == 1

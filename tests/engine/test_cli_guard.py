@@ -1,0 +1,82 @@
+import os
+
+import click
+import pytest
+
+from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
+from poros.errors import PorosConfigError, PorosStorageError
+
+
+def command(body):
+    return click.Command("work", callback=body)
+
+
+def failing(error: BaseException):
+    def body() -> None:
+        raise error
+
+    return command(body)
+
+
+def test_the_command_s_own_code_is_the_exit_code():
+    assert Guard().run(command(lambda: 5), [], name="work") == 5
+    assert Guard().run(command(lambda: None), [], name="work") == 0
+
+
+def test_an_error_s_lines_go_to_stderr(capsys):
+    assert Guard().run(failing(PorosStorageError("disk full")), [], name="work") == 8
+    several = PorosConfigError.of([PorosConfigError("a"), PorosConfigError("b")])
+    assert Guard().run(failing(several), [], name="work") == 2
+    assert capsys.readouterr().err == (
+        "poros: error[E-storage]: disk full\nporos: error[E-config]: a\nporos: error[E-config]: b\n"
+    )
+
+
+@pytest.mark.parametrize("in_run_folder", [True, False])
+def test_a_bug_leaves_a_crash_file_and_one_line(tmp_path, monkeypatch, capsys, in_run_folder):
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "run").mkdir()
+    guard = Guard(tmp_path / "run" if in_run_folder else None)
+    assert guard.run(failing(ZeroDivisionError("by\nzero")), [], name="work") == 1
+    logs = tmp_path / ("run" if in_run_folder else "cache") / "logs"
+    (crash,) = logs.glob("crash-*.txt")
+    assert "Traceback" in crash.read_text()
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "Traceback" not in shown
+    assert str(crash) in shown
+
+
+def test_a_bug_with_nowhere_to_write_shows_its_traceback(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path / "file"))
+    assert Guard().run(failing(ZeroDivisionError()), [], name="work") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130_without_a_traceback(capsys):
+    assert Guard().run(failing(KeyboardInterrupt()), [], name="work") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_goes_away_is_quiet(capfd):
+    saved = os.dup(1)
+    try:
+        assert Guard().run(failing(BrokenPipeError()), [], name="work") == BROKEN_PIPE
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("package", "kind"), [("torch", PorosConfigError), ("x", ImportError)])
+def test_a_missing_package_of_the_train_extra_is_named(tmp_path, monkeypatch, package, kind):
+    module = f"needs_{package}"
+    (tmp_path / f"{module}.py").write_text(
+        f"raise ModuleNotFoundError('No module named {package}', name='{package}.sub')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kind, match=package) as caught:
+        call_engine(module, "run")
+    if kind is PorosConfigError:
+        assert caught.value.remediation == 'pip install "poros-tui[train]"'
