@@ -56,7 +56,7 @@ def test_a_bug_with_nowhere_to_write_shows_its_traceback(tmp_path, monkeypatch, 
 
 def test_an_interrupt_is_130_without_a_traceback(capsys):
     assert Guard().run(failing(KeyboardInterrupt()), [], name="work") == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.strip() == ""
 
 
 def test_a_reader_that_goes_away_is_quiet(capfd):
