@@ -1,0 +1,1 @@
+"""`poros demo`: a small real model learns a voice in a few minutes, streamed, on any machine."""
