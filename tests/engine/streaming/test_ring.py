@@ -55,7 +55,7 @@ def test_a_ring_that_forgets_copies_again() -> None:
 def test_an_unbound_weight_fails_by_its_shape() -> None:
     model = ToyModel()
     stream(model)
-    with pytest.raises(RuntimeError, match="size|shape"):
+    with pytest.raises(RuntimeError, match=r"size|shape"):
         torch.ones(4, 8) @ model.layers[0].weight
 
 
