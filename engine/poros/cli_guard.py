@@ -66,7 +66,10 @@ class Guard:
 
     def _run(self, command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
         try:
-            result = command.main(arguments, prog_name=name, standalone_mode=False, obj=self)
+            # Not command.main(): it answers a broken pipe with exit code 1 by itself.
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            with command.make_context(name, words, obj=self) as context:
+                result = command.invoke(context)
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as error:

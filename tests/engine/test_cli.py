@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from poros._version import __version__
+from poros.cli_guard import BROKEN_PIPE
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,3 +157,18 @@ def test_a_full_stdout_is_one_line():
     assert done.returncode == 8
     assert done.stderr.startswith("poros: error[E-storage]: stdout can't be written")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_quiet():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "poros", "schema"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE, "")
