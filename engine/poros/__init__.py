@@ -1,1 +1,91 @@
-"""Poros."""
+"""Poros: fine-tune large models on small GPUs, bit for bit as a resident run would.
+
+Public names are resolved at their first use, so that ``import poros`` needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from poros._version import __version__
+
+if TYPE_CHECKING:
+    from poros.architectures import Architecture, find_architecture
+    from poros.config import PorosConfig
+    from poros.config_load import LoadedConfig, dump_config, load_config
+    from poros.errors import (
+        PorosArchNotValidatedError,
+        PorosConfigError,
+        PorosDataError,
+        PorosDeviceLostError,
+        PorosError,
+        PorosHostMemoryError,
+        PorosHubError,
+        PorosModelError,
+        PorosNonFiniteError,
+        PorosOOMError,
+        PorosOutputError,
+        PorosParityError,
+        PorosResumeError,
+        PorosStorageError,
+    )
+
+_MODULE_OF = {
+    "Architecture": "poros.architectures",
+    "LoadedConfig": "poros.config_load",
+    "PorosArchNotValidatedError": "poros.errors",
+    "PorosConfig": "poros.config",
+    "PorosConfigError": "poros.errors",
+    "PorosDataError": "poros.errors",
+    "PorosDeviceLostError": "poros.errors",
+    "PorosError": "poros.errors",
+    "PorosHostMemoryError": "poros.errors",
+    "PorosHubError": "poros.errors",
+    "PorosModelError": "poros.errors",
+    "PorosNonFiniteError": "poros.errors",
+    "PorosOOMError": "poros.errors",
+    "PorosOutputError": "poros.errors",
+    "PorosParityError": "poros.errors",
+    "PorosResumeError": "poros.errors",
+    "PorosStorageError": "poros.errors",
+    "dump_config": "poros.config_load",
+    "find_architecture": "poros.architectures",
+    "load_config": "poros.config_load",
+}
+
+__all__ = [
+    "Architecture",
+    "LoadedConfig",
+    "PorosArchNotValidatedError",
+    "PorosConfig",
+    "PorosConfigError",
+    "PorosDataError",
+    "PorosDeviceLostError",
+    "PorosError",
+    "PorosHostMemoryError",
+    "PorosHubError",
+    "PorosModelError",
+    "PorosNonFiniteError",
+    "PorosOOMError",
+    "PorosOutputError",
+    "PorosParityError",
+    "PorosResumeError",
+    "PorosStorageError",
+    "__version__",
+    "dump_config",
+    "find_architecture",
+    "load_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'poros' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
