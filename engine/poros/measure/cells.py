@@ -1,0 +1,93 @@
+"""The settings that the gate tries: a covering array in which every pair of levels meets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+Levels = Mapping[str, Sequence[Any]]
+Row = dict[str, Any]
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+MODELS = ("llama", "qwen2", "mistral", "phi3")
+
+CPU_LEVELS: dict[str, tuple[Any, ...]] = {
+    "model": MODELS,
+    "block_size": (1, 2, 5, 30),
+    "batch_form": ("padding", "packing", "none"),
+    "dropout": (0.05, 0.0),
+    "accumulation": (2, 1),
+    "autocast": (None, "bfloat16"),
+    "use_cache": (True, False),
+    "num_slots": (2, 3),
+    "adapter_dtype": ("float32", "bfloat16"),
+    "compile": (False, True),
+}
+
+
+def compiled_cells_are_few(row: Mapping[str, Any]) -> bool:
+    """Compiling every layer takes long: one family, and blocks that are not the whole model."""
+    if not row.get("compile", False):
+        return True
+    few = {"model": "llama", "block_size": 1} | dict(row)
+    return few["model"] == "llama" and bool(few["block_size"] != 30)
+
+
+def coverable_pairs(levels: Levels, allowed: Callable[[Row], bool]) -> set[Pair]:
+    """Every pair of levels of two factors that the constraint lets meet."""
+    pairs = set()
+    for one, other in itertools.combinations(levels, 2):
+        for a, b in itertools.product(levels[one], levels[other]):
+            if allowed({one: a, other: b}):
+                pairs.add(((one, a), (other, b)))
+    return pairs
+
+
+def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
+    """The pairs that a row covers."""
+    return set(itertools.combinations(row.items(), 2))
+
+
+def covering_array(levels: Levels, allowed: Callable[[Row], bool]) -> list[Row]:
+    """Few rows that together cover every pair that may meet; the same rows every time.
+
+    Greedy: each row starts from the first pair not covered yet and takes, factor by factor, the
+    level that covers most of the rest.
+    """
+    missing = coverable_pairs(levels, allowed)
+    order = [pair for pair in _in_order(levels, allowed) if pair in missing]
+    rows: list[Row] = []
+    while missing:
+        start = next(pair for pair in order if pair in missing)
+        row = _fill(dict(start), levels, allowed, missing)
+        missing -= pairs_of(row)
+        rows.append(row)
+    return rows
+
+
+def _in_order(levels: Levels, allowed: Callable[[Row], bool]) -> Iterator[Pair]:
+    for one, other in itertools.combinations(levels, 2):
+        for a, b in itertools.product(levels[one], levels[other]):
+            if allowed({one: a, other: b}):
+                yield ((one, a), (other, b))
+
+
+def _fill(row: Row, levels: Levels, allowed: Callable[[Row], bool], missing: set[Pair]) -> Row:
+    for factor in levels:
+        if factor in row:
+            continue
+        candidates = [level for level in levels[factor] if allowed(row | {factor: level})]
+        row[factor] = max(
+            candidates, key=lambda level: len(_new_pairs(row, factor, level, levels) & missing)
+        )
+    return {factor: row[factor] for factor in levels}
+
+
+def _new_pairs(row: Row, factor: str, level: Any, levels: Levels) -> set[Pair]:
+    new = {factor: level}
+    factors = list(levels)
+    return {
+        tuple(sorted(((name, value), *new.items()), key=lambda item: factors.index(item[0])))  # type: ignore[misc]  # two items each
+        for name, value in row.items()
+    }

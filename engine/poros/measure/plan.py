@@ -1,0 +1,84 @@
+"""The plan folder that both arms of the gate read: what every cell is and where its bytes lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One setting under which the streamed run must equal the resident one.
+
+    Fields from ``block_size`` on concern the streamed arm alone: they may change no bit.
+    """
+
+    name: str
+    model: str
+    nf4_folder: str
+    adapter: str
+    batches: str
+    layers_path: str
+    dropout: float = 0.0
+    accumulation: int = 1
+    batch_form: str = "none"
+    autocast: str | None = None
+    use_cache: bool = True
+    compile: bool = False
+    adapter_dtype: str = "float32"
+    seed: int = 1234
+    num_steps: int = 3
+    num_timing_steps: int = 0
+    learning_rates: tuple[float, ...] = ()
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.01
+    gradient_checkpointing: bool = False
+    block_size: int = 1
+    num_slots: int = 2
+    resume_at: int | None = None
+    """The step after which the streamed arm saves a checkpoint, for claim C."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All cells of one gate run and the settings that hold for both arms."""
+
+    folder: Path
+    device: str
+    num_threads: int
+    cells: tuple[Cell, ...]
+    cap_bytes: int | None = None
+    """A hard limit on the streamed arm's device allocator."""
+    dump: dict[str, Any] | None = field(default=None)
+    """One item whose values both arms write out: cell, step, item, folder."""
+
+    def cell(self, name: str) -> Cell:
+        """The cell of that name."""
+        return next(cell for cell in self.cells if cell.name == name)
+
+
+def write_plan(plan: Plan) -> Path:
+    """Write plan.json into the plan's folder; returns the folder."""
+    record = asdict(plan) | {"folder": str(plan.folder)}
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    (plan.folder / PLAN_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return plan.folder
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan that `write_plan` wrote."""
+    record = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+    cells = tuple(
+        Cell(**cell | {"learning_rates": tuple(cell["learning_rates"])})
+        for cell in record.pop("cells")
+    )
+    return Plan(**record | {"cells": cells, "folder": Path(record["folder"])})
+
+
+def warmed_up_rates(base: float, num_steps: int) -> tuple[float, ...]:
+    """A rate per step that changes from step to step, so that a lost schedule shows."""
+    return tuple(base * min(1.0, (step + 1) / 3) * (1 - 0.02 * step) for step in range(num_steps))

@@ -1,0 +1,150 @@
+"""R0, the reference of the parity gate: stock transformers + bitsandbytes + PEFT, all resident.
+
+It imports nothing of this project and patches nothing, but for bitsandbytes' repacking of weights
+on the CPU (which has no gradient). `reference.py PLAN_FOLDER OUTPUT [--cells A,B] [--only-time]`
+reads plan.json, makes every cell's steps and writes a sha256 of each item, a line a step. Written
+as a stranger to this project would write it: a script without annotations.
+"""
+
+# mypy: ignore-errors
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import bitsandbytes as bnb
+import torch
+from peft import PeftModel
+from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
+from peft.tuners.lora.layer import LoraLayer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+
+class Recorder:
+    def __init__(self, file, cell, dump):
+        self.file, self.cell, self.dump, self.names = file, cell, dump or {}, None
+        self.step, self.items, self.zeros = 0, {}, []
+
+    def note(self, name, tensor):
+        data = tensor.detach().cpu().contiguous()
+        head = f"{data.dtype}|{tuple(data.shape)}|".encode()
+        raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
+        self.items[name] = hashlib.sha256(head + raw).hexdigest()
+        if not data.any():
+            self.zeros.append(name)
+        if [self.dump.get(k) for k in ("cell", "step", "item")] == [self.cell, self.step, name]:
+            save_file({"item": data}, self.dump["folder"] + "/reference.safetensors")
+
+    def end_step(self, **values):
+        line = {"kind": "step", "cell": self.cell, "step": self.step, "zeros": self.zeros, **values}
+        if self.names != list(self.items):
+            self.names = line["names"] = list(self.items)
+        line["digests"] = list(self.items.values())
+        print(json.dumps(line), file=self.file, flush=True)
+        self.step, self.items, self.zeros = self.step + 1, {}, []
+
+
+def open_model(plan, cell, device):
+    model = AutoModelForCausalLM.from_pretrained(
+        cell["nf4_folder"], device_map={"": device}, attn_implementation="sdpa", dtype="bfloat16"
+    )
+    for module in model.modules():
+        if isinstance(module, bnb.nn.Linear4bit) and device.type == "cpu":
+            module.support_avx512bf16_for_cpu = False
+    folder = Path(plan["folder"])
+    model = PeftModel.from_pretrained(model, folder / cell["adapter"], is_trainable=True)
+    kinds = {type(module) for module in model.modules() if isinstance(module, LoraLayer)}
+    assert kinds == {LoraLinear4bit}, f"not PEFT's own 4-bit LoRA: {kinds}"
+    params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+    for _, param in params:
+        param.data = param.data.to(getattr(torch, cell["adapter_dtype"]))
+    model.config.use_cache = cell["use_cache"]
+    model.train()
+    if cell["gradient_checkpointing"]:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    for layer in model.base_model.model.get_submodule(cell["layers_path"]):
+        if cell["compile"]:
+            layer.forward = torch.compile(layer.forward, dynamic=False)
+    return model, params
+
+
+def train_step(model, params, optimizer, batches, cell, note):
+    num_labels = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
+    losses = []
+    for i, batch in enumerate(batches):
+        dtype = getattr(torch, cell["autocast"] or "bfloat16")
+        kind = batch["labels"].device.type
+        with torch.autocast(kind, dtype, enabled=bool(cell["autocast"])):
+            loss = model(**batch, num_items_in_batch=num_labels).loss
+        loss.backward()
+        losses.append(float(loss.detach()))
+        note(f"loss.{i}", loss)
+    for name, param in params:
+        note(f"grad.{name}", param.grad)
+    norm = torch.nn.utils.clip_grad_norm_([p for _, p in params], cell["max_grad_norm"])
+    note("grad_norm", norm)
+    optimizer.step()
+    for name, param in params:
+        note(f"adapter.{name}", param)
+        note(f"exp_avg.{name}", optimizer.state[param]["exp_avg"])
+        note(f"exp_avg_sq.{name}", optimizer.state[param]["exp_avg_sq"])
+    optimizer.zero_grad(set_to_none=True)
+    return {"losses": losses, "grad_norm": float(norm)}
+
+
+def run_cell(plan, cell, file, only_time):
+    device, num_steps, step_s = torch.device(plan["device"]), cell["num_steps"], []
+    num_recorded = 0 if only_time else num_steps
+    model, params = open_model(plan, cell, device)
+    weights = [param for _, param in params]
+    optimizer = torch.optim.AdamW(weights, weight_decay=cell["weight_decay"], foreach=True)
+    tensors = load_file(Path(plan["folder"]) / cell["batches"])
+    recorder = Recorder(file, cell["name"], plan["dump"])
+    for name, param in params:
+        recorder.note(f"adapter.{name}", param)
+    recorder.end_step()
+    torch.manual_seed(cell["seed"])
+    for step in range(num_recorded + cell["num_timing_steps"]):
+        batches = [{} for _ in range(cell["accumulation"])]
+        for key, tensor in tensors.items():
+            of_step, i, name = key.split(".")
+            if int(of_step) == step % num_steps:
+                batches[int(i)][name] = tensor.to(device)
+        optimizer.param_groups[0]["lr"] = cell["learning_rates"][step % num_steps]
+        started = time.perf_counter()
+        note = recorder.note if step < num_recorded else lambda *_: None
+        values = train_step(model, params, optimizer, batches, cell, note)  # its float() waits
+        step_s.append(time.perf_counter() - started)
+        if step < num_recorded:
+            recorder.end_step(**values)
+    end = {"kind": "end", "cell": cell["name"], "step_s": step_s[num_recorded + 2 :]}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        end |= {"peak_reserved_bytes": torch.cuda.max_memory_reserved(), "free_bytes": free}
+        end |= {"peak_allocated_bytes": torch.cuda.max_memory_allocated(), "total_bytes": total}
+    print(json.dumps(end), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--cells", default="")
+    parser.add_argument("--only-time", action="store_true")
+    options = parser.parse_args()
+    plan = json.loads((options.plan / "plan.json").read_text())
+    torch.set_num_threads(plan["num_threads"])
+    torch.use_deterministic_algorithms(not options.only_time)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
+    with options.output.open("w") as output:
+        for cell in plan["cells"]:
+            if not options.cells or cell["name"] in options.cells.split(","):
+                run_cell(plan, cell, output, options.only_time)
