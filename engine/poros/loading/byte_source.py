@@ -1,0 +1,164 @@
+"""Where a model's bytes come from: an interface, and the one over safetensors files.
+
+The loader asks for one tensor at a time, so that neither host nor device ever holds a whole
+checkpoint. The other source, `seeded_source`, makes the values up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poros.errors import PorosModelError
+from poros.loading.file_hashes import file_hashes
+from poros.model_config import read_config
+from poros.weights_index import DOWNLOAD_AGAIN, StoredTensor, TensorHeader, read_index
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8,
+    "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+}  # fmt: skip
+
+
+class ByteSource(Protocol):
+    """A checkpoint, whether it exists as files or not.
+
+    Attributes:
+        name: What the user calls the model; PEFT writes it into the adapter's config.
+        folder: Where tokenizer and generation config lie beside the weights, if anywhere.
+        config: The model's config.json.
+    """
+
+    name: str
+    folder: Path | None
+    config: dict[str, Any]
+
+    def names(self) -> list[str]:
+        """Every tensor of the checkpoint."""
+        ...
+
+    def header(self, name: str) -> TensorHeader:
+        """The tensor's type, shape and size, without reading it."""
+        ...
+
+    def read(self, name: str, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor on `device`, as `dtype` (None: as stored)."""
+        ...
+
+    def read_to_host(
+        self, name: str, device: torch.device, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """The tensor on the host, with the values that `read` has, in little device memory."""
+        ...
+
+    def digest(self) -> str:
+        """Sha256 that changes when any tensor or the config does."""
+        ...
+
+
+class SafetensorsSource:
+    """A model folder with safetensors files.
+
+    Args:
+        folder: Holds config.json and the weights.
+        name: What the user calls the model; the folder, if left out.
+        mapped: Give out tensors that lie in the mapped files. Otherwise each is read into memory
+            of its own: a disk that fails then raises an error, where a mapping kills the process.
+
+    Raises:
+        PorosModelError: Config or headers are missing or damaged.
+    """
+
+    def __init__(self, folder: Path, *, name: str | None = None, mapped: bool = False) -> None:
+        """Read config and headers; no tensor yet."""
+        self.folder: Path | None = folder
+        self.name = name or os.fspath(folder)
+        self.config = read_config(folder)
+        self._stored: dict[str, StoredTensor] = read_index(folder)
+        self._mapped = mapped
+        self._maps: dict[Path, mmap.mmap] = {}
+        self._digest = ""
+
+    def names(self) -> list[str]:
+        """Every tensor of the checkpoint."""
+        return list(self._stored)
+
+    def header(self, name: str) -> TensorHeader:
+        """The tensor's type, shape and size, without reading it."""
+        return self._stored[name].header
+
+    def read(self, name: str, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor on `device`, as `dtype` (None: as stored)."""
+        stored = self._stored[name]
+        if stored.header.num_bytes == 0:
+            flat = torch.empty(0, dtype=torch.uint8)
+        elif self._mapped:
+            flat = self._map(stored)
+        else:
+            flat = _read_bytes(name, stored)
+        tensor = flat.view(TORCH_DTYPES[stored.header.dtype]).view(stored.header.shape)
+        return tensor.to(device=device, dtype=dtype)
+
+    def read_to_host(
+        self, name: str, device: torch.device, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """The tensor on the host; files need no device."""
+        del device
+        return self.read(name, torch.device("cpu"), dtype)
+
+    def digest(self) -> str:
+        """Sha256 over the config and the files' hashes; the files are hashed once."""
+        if not self._digest:
+            files = sorted({stored.file for stored in self._stored.values()})
+            hashes = file_hashes(files)
+            content = {
+                "config": self.config,
+                "files": [[path.name, hashes[path]] for path in files],
+            }
+            text = json.dumps(content, sort_keys=True)
+            self._digest = hashlib.sha256(text.encode()).hexdigest()
+        return self._digest
+
+    def _map(self, stored: StoredTensor) -> Tensor:
+        if stored.file not in self._maps:
+            with stored.file.open("rb") as file:
+                # A private mapping: writable, as torch wants it, and never written back.
+                self._maps[stored.file] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        flat = torch.frombuffer(
+            self._maps[stored.file],
+            dtype=torch.uint8,
+            count=stored.header.num_bytes,
+            offset=stored.offset_bytes,
+        )
+        item_bytes = TORCH_DTYPES[stored.header.dtype].itemsize
+        return flat if stored.offset_bytes % item_bytes == 0 else flat.clone()
+
+
+def _read_bytes(name: str, stored: StoredTensor) -> Tensor:
+    buffer = np.empty(stored.header.num_bytes, dtype=np.uint8)
+    view = buffer.data
+    done = 0
+    try:
+        with stored.file.open("rb", buffering=0) as file:
+            file.seek(stored.offset_bytes)
+            while done < len(view):
+                count = file.readinto(view[done:])
+                if not count:
+                    raise OSError(None, "the file became shorter while it was read")
+                done += count
+    except OSError as error:
+        raise PorosModelError(
+            f"can't read {len(view)} bytes: {error.strerror}",
+            where=f"tensor {name} in {stored.file}",
+            remediation=DOWNLOAD_AGAIN,
+        ) from error
+    return torch.from_numpy(buffer)

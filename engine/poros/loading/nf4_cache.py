@@ -1,0 +1,251 @@
+"""The NF4 cache: quantise once, map the result at every later start.
+
+An entry is a stock bitsandbytes 4-bit model folder, one shard a layer and one for the ends, which
+`AutoModelForCausalLM.from_pretrained` opens. Quantised bytes depend on the quantising device, and
+on the CPU on thread count and instruction set, so all of these are part of the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bitsandbytes as bnb
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from poros import atomic
+from poros.errors import PorosStorageError
+from poros.events import Event, Warned
+from poros.loading.file_hashes import hash_files, stamp
+from poros.loading.skeleton import nf4_settings
+from poros.user_cache import user_cache
+from poros.weights_index import INDEX_FILE
+
+MANIFEST = "poros_cache.json"
+
+_STAMPS = "poros_verified.json"
+_FORMAT = 1
+_BESIDE_WEIGHTS = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
+    "chat_template*", "generation_config.json", "*.tiktoken",
+)  # fmt: skip
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One entry, for lists."""
+
+    path: Path
+    model: str
+    num_bytes: int
+    used_s: float
+
+
+def location(setting: str) -> Path | None:
+    """The folder that ``nf4_cache: auto|off|PATH`` means; None: no cache."""
+    if setting == "off":
+        return None
+    return user_cache() / "nf4" if setting == "auto" else Path(setting).expanduser()
+
+
+def cache_key(source_digest: str, *, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Everything that the quantised bytes depend on."""
+    return {
+        "format": _FORMAT,
+        "source": source_digest,
+        "quantisation": json.loads(json.dumps(nf4_settings(dtype).to_dict(), default=str)),
+        "dtype": str(dtype),
+        "bitsandbytes": bnb.__version__,
+        "device": _describe(device),
+    }
+
+
+def entry_for(cache: Path, key: dict[str, Any]) -> Path:
+    """Where the key's entry lies, or will lie."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache / f"nf4-{digest[:32]}"
+
+
+def is_sound(entry: Path, key: dict[str, Any], *, emit: Emit, full: bool = False) -> bool:
+    """Whether the entry is there and holds what was written; a damaged one is removed.
+
+    Args:
+        entry: The entry's folder.
+        key: What it must be an entry of.
+        emit: Takes the warning about a damaged one.
+        full: Hash every file, even if none changed since it was hashed last.
+    """
+    if not entry.is_dir():
+        return False
+    reason = _damage(entry, key, full=full)
+    if reason is not None:
+        discard(entry, reason, emit=emit)
+    return reason is None
+
+
+def discard(entry: Path, reason: str, *, emit: Emit) -> None:
+    """Remove a damaged entry and say so; the next load writes it anew."""
+    message = f"the NF4 cache's entry {entry} is damaged and is made anew: {reason}"
+    emit(Warned(code="nf4-cache-damaged", message=message))
+    with contextlib.suppress(OSError):
+        atomic.remove_dir(entry)
+
+
+class EntryWriter:
+    """Writes an entry's files; a failure is kept, since a model can be loaded without a cache."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """None: write nothing."""
+        self.folder = folder
+        self.failure: Exception | None = None
+        self.finished = False
+        self._weight_map: dict[str, str] = {}
+        self._total_bytes = 0
+
+    def write(self, index: int, tensors: dict[str, Tensor], num_layers: int) -> None:
+        """Write layer `index`; the index behind the last layer's is the ends'."""
+        if self.folder is None or self.failure is not None:
+            return
+        name = f"model-{index + 1:05d}-of-{num_layers + 1:05d}.safetensors"
+        whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
+        try:
+            save_file(whole, self.folder / name, metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            self.failure = error
+        self._weight_map |= dict.fromkeys(whole, name)
+        self._total_bytes += sum(t.numel() * t.element_size() for t in whole.values())
+
+    def finish(self, config: PretrainedConfig, beside: Path | None) -> None:
+        """Write config and index, and copy the tokenizer from the folder `beside`."""
+        self.finished = True
+        if self.folder is None or self.failure is not None:
+            return
+        index = {"metadata": {"total_size": self._total_bytes}, "weight_map": self._weight_map}
+        try:
+            config.save_pretrained(self.folder)
+            (self.folder / INDEX_FILE).write_text(json.dumps(index, indent=1) + "\n")
+            patterns = _BESIDE_WEIGHTS if beside is not None else ()
+            for path in {p for pattern in patterns for p in (beside or Path()).glob(pattern)}:
+                if path.is_file():
+                    shutil.copyfile(path, self.folder / path.name)
+        except OSError as error:
+            self.failure = error
+
+
+@contextlib.contextmanager
+def writing(entry: Path, key: dict[str, Any], *, name: str, emit: Emit) -> Iterator[EntryWriter]:
+    """Yield a writer whose files become the entry; whatever fails in it only costs the cache."""
+    about = {"key": key, "model": name}
+    stack = contextlib.ExitStack()
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        atomic.sweep_temps(entry.parent)
+        folder = stack.enter_context(
+            atomic.atomic_dir(entry, manifest=MANIFEST, about=about, if_exists="keep")
+        )
+    except (OSError, PorosStorageError) as error:
+        _warn_unwritten(entry, error, emit)
+        yield EntryWriter(None)
+        return
+    writer = EntryWriter(folder)
+    try:
+        with stack:
+            yield writer
+            if writer.failure is not None:
+                raise _CacheUnwritten
+    except (_CacheUnwritten, PorosStorageError) as error:
+        if not writer.finished:
+            raise
+        _warn_unwritten(entry, writer.failure or error, emit)
+
+
+def entries(cache: Path) -> list[CacheEntry]:
+    """All entries, the one used longest ago first."""
+    found = []
+    for path in sorted(cache.glob("nf4-*")) if cache.is_dir() else []:
+        manifest = _read_json(path / MANIFEST)
+        stamps = path / _STAMPS
+        used_s = (stamps if stamps.exists() else path).stat().st_mtime
+        found.append(
+            CacheEntry(path, str(manifest.get("model", "?")), atomic.size_of(path), used_s)
+        )
+    return sorted(found, key=lambda entry: entry.used_s)
+
+
+def prune(cache: Path, *, keep_bytes: int = 0) -> list[CacheEntry]:
+    """Remove entries, the one used longest ago first, until at most `keep_bytes` are left."""
+    atomic.sweep_temps(cache)
+    left = entries(cache)
+    removed = []
+    while left and sum(entry.num_bytes for entry in left) > keep_bytes:
+        oldest = left.pop(0)
+        atomic.remove_dir(oldest.path)
+        removed.append(oldest)
+    return removed
+
+
+class _CacheUnwritten(Exception):  # noqa: N818  # a signal, not an error
+    """The writer kept a failure; leave without making the folder an entry."""
+
+
+def _describe(device: torch.device) -> dict[str, Any]:
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        return {"name": torch.cuda.get_device_name(device), "capability": list(capability)}
+    return {
+        "name": device.type,
+        "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
+    """What is wrong with an entry; None: nothing."""
+    manifest = _read_json(entry / MANIFEST)
+    files = manifest.get("files")
+    if manifest.get("key") != key or not isinstance(files, dict) or not files:
+        return f"{MANIFEST} is not the one that was written"
+    try:
+        stamps = {name: stamp(entry / name) for name in files}
+        wrong = [n for n, found in stamps.items() if found[0] != files[n]["num_bytes"]]
+        if wrong:
+            return f"{', '.join(wrong)} changed in size"
+        if not full and _read_json(entry / _STAMPS) == stamps:
+            (entry / _STAMPS).touch()  # when the entry was used last
+            return None
+        hashes = hash_files(entry / name for name in files)
+    except (OSError, LookupError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    wrong = [name for name in files if hashes[entry / name] != files[name]["sha256"]]
+    if wrong:
+        return f"{', '.join(wrong)} changed"
+    with contextlib.suppress(OSError, PorosStorageError):
+        atomic.write_file(entry / _STAMPS, json.dumps(stamps))
+    return None
+
+
+def _warn_unwritten(entry: Path, error: Exception, emit: Emit) -> None:
+    message = f"no NF4 cache is written under {entry.parent}: {error}"
+    emit(Warned(code="nf4-cache-unwritten", message=message))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
