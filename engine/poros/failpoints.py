@@ -24,6 +24,7 @@ POINTS: dict[str, str] = {
     "atomic.dir_fsync": "before the fsync of each folder inside",
     "atomic.rename": "everything is fsynced, the name is still the temporary one",
     "atomic.parent_fsync": "renamed, the parent folder is not fsynced",
+    "events.write": "before an event line is written",
 }
 """Every name `hit` is called with, and where that is."""
 

@@ -1,0 +1,116 @@
+"""`events.jsonl`: whole lines only, for one writer and any number of readers.
+
+Each line goes out in one `write()` on a file opened with O_APPEND, so that a reader sees lines and
+at most one unterminated tail, which it ignores. A line that the disk refuses is taken back and
+written before the next one. A resumed run cuts the file to the offset that its checkpoint stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from poros import events, failpoints
+from poros.events import Event
+
+
+class EventLog:
+    """The one writer of an event file."""
+
+    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
+        """Open for appending.
+
+        Args:
+            path: Made when it is not there.
+            keep_bytes: Cut the file to so many bytes first; None keeps all whole lines.
+        """
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
+        )
+        content = path.read_bytes()[:keep_bytes]
+        self._num_bytes = content.rfind(b"\n") + 1
+        self._seq = content.count(b"\n")
+        self._unwritten: list[bytes] = []
+        self._lock = threading.Lock()
+        os.ftruncate(self._descriptor, self._num_bytes)
+
+    def __enter__(self) -> EventLog:
+        """Nothing more to do."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def append(self, event: Event) -> str:
+        """Write the event's line and return it."""
+        with self._lock:
+            line = events.to_line(event, seq=self._seq, time_s=time.time())
+            self._seq += 1
+            # A path's undecodable bytes become JSON escapes.
+            self._unwritten.append(line.encode("utf-8", "backslashreplace"))
+            self._write_all()
+            return line
+
+    def sync(self) -> int:
+        """Bring the file to the disk; its length then belongs into a checkpoint.
+
+        Raises:
+            OSError: Lines are missing in the file, or the disk failed.
+        """
+        with self._lock:
+            self._write_all()
+            if self._unwritten:
+                raise OSError(28, "event lines could not be written")
+            os.fsync(self._descriptor)
+            return self._num_bytes
+
+    def close(self) -> None:
+        """Close the file; later appends fail."""
+        with self._lock, contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+    def _write_all(self) -> None:
+        while self._unwritten and self._write(self._unwritten[0]):
+            del self._unwritten[0]
+
+    def _write(self, line: bytes) -> bool:
+        try:
+            failpoints.hit("events.write")
+            num_written = os.write(self._descriptor, line)
+        except OSError:
+            return False
+        if num_written < len(line):
+            os.ftruncate(self._descriptor, self._num_bytes)
+            return False
+        self._num_bytes += num_written
+        return True
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The whole lines that the event file has now; an unterminated tail is left out."""
+    with path.open("rb") as file:
+        num_left = path.stat().st_size  # a fast writer must not keep a reader busy for ever
+        for line in file:
+            num_left -= len(line)
+            if num_left < 0 or not line.endswith(b"\n"):
+                return
+            yield line.decode("utf-8")
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The records of an event file; kinds of a later version are left out."""
+    for line in read_lines(path):
+        event = events.from_line(line)
+        if event is not None:
+            yield event

@@ -1,0 +1,99 @@
+"""Event files hold whole lines, whatever happens to the writer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from poros import failpoints
+from poros.event_log import EventLog, read_events, read_lines
+from poros.events import Warned
+
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from poros.event_log import EventLog
+from poros.events import Warned
+log = EventLog(Path(sys.argv[1]))
+print("ready", flush=True)
+while True:
+    log.append(Warned(code="x", message="y" * 500))
+"""
+
+
+def warned(number: int) -> Warned:
+    return Warned(code=str(number), message="m")
+
+
+def test_lines_come_back_as_events_numbered_from_zero(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        log.append(warned(0))
+    with EventLog(path) as log:
+        log.append(warned(1))
+    assert list(read_events(path)) == [warned(0), warned(1)]
+    assert [json.loads(line)["seq"] for line in read_lines(path)] == [0, 1]
+
+
+def test_a_torn_tail_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        log.append(warned(0))
+    with path.open("ab") as file:
+        file.write(b'{"event": "warn')
+    assert list(read_events(path)) == [warned(0)]
+    with EventLog(path) as log:
+        log.append(warned(1))
+    assert list(read_events(path)) == [warned(0), warned(1)]
+
+
+def test_a_resumed_run_cuts_to_the_stored_offset(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        log.append(warned(0))
+        offset = log.sync()
+        log.append(warned(1))
+    with EventLog(path, keep_bytes=offset) as log:
+        log.append(warned(2))
+    assert list(read_events(path)) == [warned(0), warned(2)]
+
+
+def test_a_full_disk_loses_no_line(tmp_path, monkeypatch):
+    failpoints.reset()
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        monkeypatch.setenv(failpoints.VARIABLE, "events.write:enospc")
+        log.append(warned(0))
+        with pytest.raises(OSError, match="could not be written"):
+            log.sync()
+        monkeypatch.delenv(failpoints.VARIABLE)
+        log.append(warned(1))
+        assert log.sync() == path.stat().st_size
+    assert list(read_events(path)) == [warned(0), warned(1)]
+
+
+def test_undecodable_bytes_in_a_path_stay_strict_json(tmp_path):
+    path = tmp_path / "events.jsonl"
+    name = os.fsdecode(b"caf\xe9")
+    with EventLog(path) as log:
+        log.append(Warned(code="x", message=name))
+    assert [event.message for event in read_events(path)] == [name]
+
+
+def test_readers_beside_a_killed_writer_see_whole_lines(tmp_path):
+    path = tmp_path / "events.jsonl"
+    command = [sys.executable, "-c", WRITE_FOR_EVER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        for _ in range(20):
+            assert all(e.message == "y" * 500 for e in read_events(path))
+        writer.send_signal(signal.SIGKILL)
+    events = list(read_events(path))
+    assert len(events) > 20
+    with EventLog(path) as log:
+        log.append(warned(0))
+    assert len(list(read_events(path))) == len(events) + 1
