@@ -186,7 +186,9 @@ SEED_FILES = {
 INTERESTING = [b"\0", b"\xff", b'"', b"\n", b"{", b"}", b"[", b"\\u", b"\\", b"NaN", b"1e999", b","]
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(seed=st.integers(0, 2**32), skip=st.booleans())
 def test_mutated_files_are_read_or_refused_with_their_place(tmp_path, seed, skip):
     rng = random.Random(seed)

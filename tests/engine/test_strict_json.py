@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poros.strict_json import MAX_DEPTH, StrictJsonError, parse, parse_items
@@ -60,12 +60,14 @@ def test_a_fault_is_refused_at_its_character(text, offset, problem):
     assert problem in caught.value.problem
 
 
+@settings(deadline=None)
 @given(JSON_VALUES)
 def test_what_json_writes_is_read_back(value):
     assert parse(json.dumps(value)) == value
     assert parse(json.dumps(value, ensure_ascii=False, indent=1)) == value
 
 
+@settings(deadline=None)
 @given(st.text('{}[]:,"\\0123456789.eE+-truefalsn ud8x\t', max_size=40))
 def test_whatever_is_accepted_means_what_the_standard_decoder_says(text):
     try:

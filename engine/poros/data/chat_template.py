@@ -137,18 +137,19 @@ class ChatTemplate:
         """
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         whole = self.render(messages)
-        parts = [self._answer(messages, i) for i in answers]
+        parts = [self._answer(messages, i, whole) for i in answers]
         ends_with_answer = messages[-1]["role"] == "assistant"
         if all(whole.startswith(part.text) for part in parts):
             trained = tuple(span for part in parts for span in part.trained or ())
             return [Rendered(whole, trained, ends_with_answer)]
         return parts
 
-    def _answer(self, messages: Sequence[Message], index: int) -> Rendered:
+    def _answer(self, messages: Sequence[Message], index: int, whole: str) -> Rendered:
         if index == 0:
             raise UnrenderableError("the first message is the assistant's, nothing to answer")
         prompt = self.render(messages[:index], prompt=True)
-        text = self.render(messages[: index + 1])
+        is_last = index + 1 == len(messages)
+        text = whole if is_last else self.render(messages[: index + 1])
         if not text.startswith(prompt):
             raise UnrenderableError(
                 f"the chat template writes messages[{index}] so that it doesn't begin where its "

@@ -43,7 +43,10 @@ class Encoder:
         self._add_special_tokens = add_special_tokens
         self._vocab_size = vocab_size
         self._special_ids = frozenset(tokenizer.all_special_ids)
-        self._added_ids = frozenset(tokenizer.added_tokens_decoder)
+        # Some tokenizers add tokens for runs of newlines: those end no turn.
+        added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items()}
+        self._marker_ids = frozenset(i for i, content in added.items() if content.strip())
+        self._markers = tuple(added[i] for i in self._marker_ids)
 
     def encode(
         self, texts: Sequence[Rendered], rows: Sequence[Row]
@@ -89,6 +92,7 @@ class Encoder:
             return array("i", input_ids)
         labels = array("i", [IGNORED]) * len(input_ids)
         for start, end in text.trained:
+            # A token of prompt and answer together is not learned: no prompt ends inside a token.
             inside = [i for i, (s, e) in enumerate(offsets) if start <= s < end and e <= end]
             for i in self._up_to_turn_end(text.text, inside, input_ids, offsets, end):
                 labels[i] = input_ids[i]
@@ -98,9 +102,9 @@ class Encoder:
         self, text: str, inside: list[int], input_ids: array[int], offsets: Spans, end: int
     ) -> list[int]:
         """Without the white space after the token that ends the turn: the template's, not said."""
-        added = [at for at, i in enumerate(inside) if input_ids[i] in self._added_ids]
-        if added and not text[offsets[inside[added[-1]]][1] : end].strip():
-            return inside[: added[-1] + 1]
+        markers = [at for at, i in enumerate(inside) if input_ids[i] in self._marker_ids]
+        if markers and not text[offsets[inside[markers[-1]]][1] : end].strip():
+            return inside[: markers[-1] + 1]
         return inside
 
     def _with_ends(
@@ -119,8 +123,4 @@ class Encoder:
     def _ends_itself(self, text: Rendered, input_ids: array[int]) -> bool:
         if self._add_special_tokens:
             return bool(input_ids[-1] == self._tokenizer.eos_token_id)
-        said = (i for i in reversed(input_ids) if i in self._added_ids or not self._is_blank(i))
-        return next(said, None) in self._added_ids
-
-    def _is_blank(self, token_id: int) -> bool:
-        return not str(self._tokenizer.decode([token_id])).strip()
+        return text.text.rstrip().endswith(self._markers)

@@ -1,8 +1,11 @@
 import json
+import random
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from poros.data.load import load_data
 from poros.errors import PorosDataError
@@ -10,6 +13,7 @@ from poros.events import DataPrepared, PhaseFinished, PhaseProgressed, PhaseStar
 from tests.engine.data.tiny_tokenizers import THINKING, learned, tiny_tokenizer
 
 ROWS = [{"instruction": f"Q{i}", "input": "", "output": f"A{i}"} for i in range(4)]
+TOKENIZER = tiny_tokenizer()
 SYNTHETIC = [389, 857, 744, 641, 729, 813, 775, 169]
 
 
@@ -107,3 +111,60 @@ def test_synthetic_data_never_changes():
 def test_samples_of_one_token_are_refused():
     with pytest.raises(PorosDataError, match="nothing to predict"):
         load("synthetic", max_seq_length=1)
+
+
+SEEDS = {
+    "data.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
+    "data.json": json.dumps(ROWS, indent=1).encode(),
+    "data.csv": b"prompt,completion\nQ,A\n" + b'"Q ""2""",A\n' * 3,
+}
+PIECES = [b"null", b"5", b"[]", b'"messages"', b'"text"', b'"', b"\0", b"\xff", b"{}", b"\n", b""]
+
+
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32))
+def test_mutated_files_give_samples_to_learn_from_or_a_data_error(tmp_path, seed):
+    rng = random.Random(seed)
+    name, content = rng.choice(list(SEEDS.items()))
+    damaged = bytearray(content)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(damaged) + 1)
+        damaged[at : at + rng.randint(0, 12)] = rng.choice(PIECES)
+    path = tmp_path / name
+    path.write_bytes(damaged)
+    try:
+        prepared, _ = load(path, TOKENIZER, on_bad_line=rng.choice(["error", "skip"]))
+    except PorosDataError as error:
+        problem = str(error)
+    else:
+        problem = "none"
+        assert all(sample.num_label_tokens > 0 for sample in prepared.samples)
+    assert problem.isprintable()
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.sampled_from(["user", "gpt", "assistant"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "from", "value", "type"]), inner)
+    ),
+    max_leaves=8,
+)
+KEYS = ["messages", "conversations", "instruction", "input", "output", "text", "prompt"]
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=st.lists(st.dictionaries(st.sampled_from(KEYS), JSON_VALUES), min_size=1, max_size=3))
+def test_rows_of_any_form_give_samples_or_a_data_error(tmp_path, rows):
+    try:
+        prepared, _ = load(write(tmp_path, "data.jsonl", rows), TOKENIZER)
+    except PorosDataError as error:
+        problem = str(error)
+    else:
+        problem = "none"
+        assert all(sample.num_label_tokens > 0 for sample in prepared.samples)
+    assert problem.isprintable()

@@ -41,6 +41,42 @@ def test_every_answer_of_a_conversation_is_learned():
     assert learned(tiny_tokenizer(), sample) == "A1<|im_end|>A2<|im_end|>"
 
 
+MARKED = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_what_is_learned_is_what_a_template_with_marks_says():
+    tokenizer = tiny_tokenizer(MARKED)
+    turns = [("system", "S"), ("user", "Q1"), ("assistant", "A 猫 1"), ("user", "\nQ2"),
+             ("assistant", " A2 "), ("user", "Q3")]  # fmt: skip
+    (sample,) = tokenize(messages(*turns)).samples
+    marked = tokenizer.apply_chat_template(
+        messages(*turns)["messages"], return_dict=True, return_assistant_tokens_mask=True
+    )
+    assert sample.input_ids.tolist() == marked["input_ids"]
+    assert [int(label != IGNORED) for label in sample.labels] == marked["assistant_masks"]
+
+
+def test_a_token_of_prompt_and_answer_together_is_not_learned():
+    tokenizer = tiny_tokenizer()
+    (sample,) = tokenize(alpaca("Q", "\nA")).samples
+    both = tokenizer.convert_tokens_to_ids("\n\n")
+    assert both in sample.input_ids
+    assert learned(tokenizer, sample) == "A<|im_end|>"
+
+
+def test_white_space_tokens_after_the_end_of_a_turn_are_not_learned():
+    tokenizer = tiny_tokenizer(tiny_tokenizer().chat_template.replace("+ '\n' }}", "+ '\n\n' }}"))
+    (sample,) = tokenize(alpaca("Q", "A\n\nB"), tokenizer=tokenizer).samples
+    assert sample.input_ids[-1] == tokenizer.convert_tokens_to_ids("\n\n")
+    assert learned(tokenizer, sample) == "A\n\nB<|im_end|>"
+
+
 def test_everything_is_learned_on_request_but_the_first_token():
     (sample,) = tokenize(TWO_TURNS, train_on="everything").samples
     assert sample.labels[0] == IGNORED

@@ -46,6 +46,7 @@ def tiny_tokenizer(
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=bos, eos_token=eos, pad_token=pad
     )
+    fast.add_tokens(["\n\n"])  # as Gemma's tokenizer has them
     fast.chat_template = template
     return fast
 
