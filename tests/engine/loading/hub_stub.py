@@ -1,0 +1,130 @@
+"""A small Hub on the loopback interface, which can be told to fail."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPOSITORY = "someone/tiny"
+
+
+class Stub(ThreadingHTTPServer):
+    """What it serves, and how it fails.
+
+    Attributes:
+        files: Name to content, of the one repository.
+        failure: Sent in place of everything: ``401``, ``gated``, ``404``, ``revision``, ``503``,
+            ``cut``, ``html`` or ``json``; empty: none.
+        fail_files_only: Let the listing pass.
+        asked: The paths of all requests.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.failure = ""
+        self.fail_files_only = False
+        self.cut_at = 0
+        self.asked: list[str] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Stub
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
+        listing = path.startswith("/api/")
+        if self.server.failure and not (listing and self.server.fail_files_only):
+            self._fail(self.server.failure)
+        elif "/tree/" in path:
+            self._send(json.dumps([self._tree_entry(name) for name in self.server.files]).encode())
+        elif listing:
+            self._send(json.dumps(self._info()).encode())
+        elif (name := path.rpartition("/")[2]) in self.server.files:
+            self._send_file(self.server.files[name])
+        else:
+            self._send(b"Entry not found", 404, {"X-Error-Code": "EntryNotFound"})
+
+    def _info(self) -> dict[str, object]:
+        siblings = [{"rfilename": name} for name in self.server.files]
+        return {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False}
+
+    def _tree_entry(self, name: str) -> dict[str, object]:
+        content = self.server.files[name]
+        oid = hashlib.sha1(content).hexdigest()
+        return {"type": "file", "path": name, "size": len(content), "oid": oid}
+
+    def _send_file(self, content: bytes) -> None:
+        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        if self.headers.get("Range"):
+            start = int(self.headers["Range"].removeprefix("bytes=").partition("-")[0])
+            span = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self._send(content[start:], 206, headers | {"Content-Range": span})
+        else:
+            self._send(content, 200, headers)
+
+    def _fail(self, failure: str) -> None:
+        token = self.headers.get("Authorization", "")
+        answers: dict[str, tuple[int, bytes, dict[str, str]]] = {
+            "401": (401, b"{}", {"X-Error-Message": f"bad {token}"}),
+            "gated": (403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": token}),
+            "404": (404, b"{}", {"X-Error-Code": "RepoNotFound"}),
+            "revision": (404, b"{}", {"X-Error-Code": "RevisionNotFound"}),
+            "503": (503, b"busy", {}),
+            "html": (200, b"<html>Please sign in to the network</html>", {}),
+            "json": (200, b"[1, 2]", {}),
+        }
+        if failure == "cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.send_header("ETag", '"x"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.end_headers()
+            self.wfile.write(b"0123456789")
+            self.close_connection = True
+            return
+        status, body, headers = answers[failure]
+        self._send(body, status, headers)
+
+    def _send(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+@contextmanager
+def running_stub() -> Iterator[Stub]:
+    """Serve until the block ends."""
+    with Stub() as stub:
+        thread = threading.Thread(target=stub.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield stub
+        finally:
+            stub.shutdown()
+            thread.join()
