@@ -1,0 +1,157 @@
+"""Adapters, by PEFT: attach them to the streamed base, save them as PEFT's standard files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from bitsandbytes.nn.modules import Linear4bit
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from poros.errors import PorosConfigError, PorosModelError, escape_control
+from poros.loading.base_model import BaseModel
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+
+
+def attach_lora(
+    base: BaseModel,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    dropout: float = 0.05,
+    targets: Sequence[str] | str | None = None,
+    seed: int = 42,
+    adapter_path: Path | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> PeftModel:
+    """Put adapters on the base's linears.
+
+    Args:
+        base: Its frozen tensors may be placeholders.
+        rank: Rank of the adapter's matrices.
+        alpha: The adapter's output is multiplied by ``alpha / rank``.
+        dropout: Share of an adapter's inputs left out in training.
+        targets: Names of linears, or one pattern; None: all linears of the family's layers.
+        seed: Fixes the first weights; the process's generators are left where they are.
+        adapter_path: Take settings and weights from this PEFT folder instead.
+        dtype: Type of the adapter's weights.
+
+    Raises:
+        PorosConfigError: The targets match nothing.
+        PorosModelError: The folder is no PEFT adapter in safetensors.
+    """
+    if adapter_path is None:
+        wanted = base.architecture.lora_targets if targets is None else targets
+        _refuse_unmatched(base, wanted)
+        config = LoraConfig(
+            r=rank,
+            lora_alpha=alpha,
+            lora_dropout=dropout,
+            target_modules=wanted if isinstance(wanted, str) else list(wanted),
+            task_type="CAUSAL_LM",
+        )
+    else:
+        config = _read_config(adapter_path)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model: PeftModel = get_peft_model(base.model, config)
+    if adapter_path is not None:
+        _fill(model, adapter_path)
+    for _, parameter in trainable_params(model):
+        parameter.data = parameter.data.to(dtype)
+    _check_layers(model)
+    return model
+
+
+def trainable_params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Names and weights of what is trained, in the model's order."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def save_adapter(model: PeftModel, folder: Path) -> None:
+    """Write PEFT's standard files."""
+    # The adapter's weights alone: the base's tensors may be away, and its state_dict reads them.
+    # save_embedding_layers: "auto" would ask the Hub about the base model.
+    model.save_pretrained(
+        str(folder), state_dict=dict(trainable_params(model)), save_embedding_layers=False
+    )
+
+
+def _read_config(folder: Path) -> LoraConfig:
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise _refused(folder, f"the adapter has no {name}")
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except (ValueError, TypeError, KeyError) as error:
+        raise _refused(folder, f"{CONFIG_FILE} is not usable: {error}") from error
+    if not isinstance(config, LoraConfig):
+        raise _refused(folder, f"the adapter is of type {config.peft_type}, not LORA")
+    config.inference_mode = False
+    return config
+
+
+def _fill(model: PeftModel, folder: Path) -> None:
+    """Give the adapter its saved weights, each exactly once."""
+    # Not PEFT's loader: it reads the base's state_dict, and the base's tensors may be away.
+    try:
+        saved = load_file(folder / WEIGHTS_FILE)
+    except SafetensorError as error:
+        raise _refused(folder, f"{WEIGHTS_FILE} is damaged: {error}") from error
+    params = {name.replace(".default.", "."): p for name, p in trainable_params(model)}
+    if params.keys() != saved.keys():
+        wrong = sorted(params.keys() ^ saved.keys())
+        raise _refused(folder, f"{len(wrong)} tensors don't fit the model, as {wrong[0]}")
+    for name, parameter in params.items():
+        if parameter.shape != saved[name].shape:
+            raise _refused(folder, f"{name} has shape {tuple(saved[name].shape)}")
+        parameter.data = saved[name].to(parameter.device)
+
+
+def _refused(folder: Path, reason: str) -> PorosModelError:
+    return PorosModelError(
+        reason,
+        where=escape_control(str(folder)),
+        remediation="give a LoRA folder of this model that PEFT's save_pretrained wrote",
+    )
+
+
+def _refuse_unmatched(base: BaseModel, targets: Sequence[str] | str) -> None:
+    linears = [
+        name
+        for name, module in base.model.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("lm_head")
+    ]
+    if isinstance(targets, str):
+        unmatched = [] if any(re.fullmatch(targets, name) for name in linears) else [targets]
+        unmatched = [] if targets == "all-linear" else unmatched
+    else:
+        endings = {name.rpartition(".")[2] for name in linears}
+        unmatched = [t for t in targets if t not in endings and not _ends(linears, t)]
+    if unmatched:
+        known = sorted({name.rpartition(".")[2] for name in linears})
+        raise PorosConfigError(
+            f"no linear is named {', '.join(unmatched)}",
+            where="lora_target_modules",
+            remediation=f"names in this model: {', '.join(known)}",
+        )
+
+
+def _ends(linears: Sequence[str], target: str) -> bool:
+    return any(name.endswith(f".{target}") for name in linears)
+
+
+def _check_layers(model: PeftModel) -> None:
+    """PEFT must have taken its own 4-bit layer, or the arithmetic is not stock's."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer) and isinstance(module.get_base_layer(), Linear4bit):
+            assert type(module) is LoraLinear4bit, f"{name} is a {type(module)}"

@@ -1,0 +1,63 @@
+"""Random states travel as plain numbers and come back exactly."""
+
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from poros.errors import PorosResumeError
+from poros.training.determinism import rng_state, seed_all, set_rng_state
+
+CPU = torch.device("cpu")
+
+ENFORCE = """
+import os, torch
+from poros.training.determinism import enforce_determinism
+enforce_determinism("cpu", num_threads=1)
+assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+assert torch.are_deterministic_algorithms_enabled()
+assert not torch.is_deterministic_algorithms_warn_only_enabled()
+assert not torch.backends.cuda.cudnn_sdp_enabled()
+assert not torch.utils.deterministic.fill_uninitialized_memory
+assert torch.get_num_threads() == 1
+"""
+
+
+def draw() -> list[float]:
+    numbers = [random.random(), random.gauss(0, 1), float(np.random.rand())]
+    return [*numbers, float(np.random.randn()), *torch.rand(3).tolist()]
+
+
+@pytest.mark.parametrize("num_draws", [0, 1, 2, 3])
+def test_every_generator_repeats_its_numbers(num_draws):
+    seed_all(5)
+    for _ in range(num_draws):
+        draw()
+    state = rng_state(CPU)
+    assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+    expected = draw()
+    draw()
+    set_rng_state(state, CPU)
+    assert draw() == expected
+
+
+def test_equal_seeds_give_equal_numbers():
+    seed_all(1)
+    first = draw()
+    seed_all(1)
+    assert draw() == first
+
+
+def test_states_of_another_kind_of_device_are_refused():
+    state = rng_state(CPU) | {"torch.cuda": torch.zeros(16, dtype=torch.uint8)}
+    with pytest.raises(PorosResumeError):
+        set_rng_state(state, CPU)
+
+
+def test_the_flags_are_set_without_warn_only():
+    environment = {k: v for k, v in os.environ.items() if k != "CUBLAS_WORKSPACE_CONFIG"}
+    subprocess.run([sys.executable, "-c", ENFORCE], env=environment, check=True, timeout=120)

@@ -1,0 +1,65 @@
+"""Adapters are PEFT's own, on PEFT's own 4-bit layers, in PEFT's own files."""
+
+import pytest
+import torch
+from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
+from safetensors.torch import load_file
+
+from poros.errors import PorosConfigError, PorosModelError
+from poros.measure.fingerprint import same_bits
+from poros.training.lora import attach_lora, save_adapter, trainable_params
+from tests.engine.training.tiny_run import streamed, tiny_base
+
+
+def test_all_linears_get_pefts_four_bit_adapter_of_rank_16(tiny_folder):
+    model = attach_lora(tiny_base(tiny_folder))
+    kinds = [type(module) for module in model.modules() if isinstance(module, LoraLayer)]
+    assert kinds == [LoraLinear4bit] * 14
+    params = trainable_params(model)
+    assert len(params) == 28
+    assert {p.dtype for _, p in params} == {torch.float32}
+    assert {min(p.shape) for _, p in params} == {16}
+
+
+def test_the_seed_alone_decides_the_first_weights(tiny_folder):
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    one, two, other = (attach_lora(tiny_base(tiny_folder), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    pairs = list(zip(trainable_params(one), trainable_params(two), strict=True))
+    assert all(same_bits(a, b) for (_, a), (_, b) in pairs)
+    assert not same_bits(trainable_params(one)[0][1], trainable_params(other)[0][1])
+
+
+def test_targets_that_match_nothing_are_named(tiny_folder):
+    with pytest.raises(PorosConfigError, match=r"qproj.*down_proj"):
+        attach_lora(tiny_base(tiny_folder), targets=["q_proj", "qproj"])
+
+
+def test_given_targets_are_taken(tiny_folder):
+    model = attach_lora(tiny_base(tiny_folder), targets=["q_proj", "v_proj"])
+    assert len(trainable_params(model)) == 8
+
+
+def test_a_saved_adapter_comes_back_bit_for_bit(tiny_folder, tmp_path):
+    model, _ = streamed(tiny_folder)
+    with torch.no_grad():
+        for _, parameter in trainable_params(model):
+            parameter.normal_()
+    save_adapter(model, tmp_path)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    assert len(load_file(tmp_path / "adapter_model.safetensors")) == 28
+    again, _ = streamed(tiny_folder, adapter_path=tmp_path)
+    pairs = list(zip(trainable_params(model), trainable_params(again), strict=True))
+    assert len(pairs) == 28
+    assert all(n == m and same_bits(a, b) for (n, a), (m, b) in pairs)
+
+
+def test_a_pickled_adapter_is_refused(tiny_folder, tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.bin").write_bytes(b"evil")
+    with pytest.raises(PorosModelError, match=r"adapter_model\.safetensors"):
+        attach_lora(tiny_base(tiny_folder), adapter_path=tmp_path)
