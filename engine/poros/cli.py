@@ -14,6 +14,7 @@ import click
 
 from poros._version import __version__
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
+from poros.cli_parity import parity, parity_options
 from poros.cli_train import train, train_options
 
 _FOLDER = click.Path(path_type=Path)
@@ -45,29 +46,15 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-@cli.command()
+@cli.command("parity")
 @click.argument("config", type=_FOLDER, required=False)
-@click.option("--demo", is_flag=True, help="The demo's model, in all the ways the gate covers.")
-@click.option("--shape", metavar="NAME", help="Random weights in a real shape, as qwen2.5-7b.")
-@click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of each arm.")
-@click.option("--mutants", is_flag=True, help="Also break each protection and see it turn red.")
-@click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout.")
-@click.option("-o", "--output", type=_FOLDER, help="Folder for the artifacts.")
-def parity(config: Path | None, demo: bool, shape: str | None, **options: Any) -> int:
+@parity_options
+def parity_command(config: Path | None, **options: Any) -> int:
     """Compare the streamed run with a stock resident one, byte for byte.
 
-    Give one of --demo, --shape and CONFIG.
+    Give one of --demo, --shape and CONFIG; the options from --device on are for --shape.
     """
-    if sum((demo, shape is not None, config is not None)) != 1:
-        raise click.UsageError("Give one of --demo, --shape NAME and CONFIG")
-    loaded = None
-    if config is not None:
-        from poros.config_load import load_config
-
-        loaded = load_config(config).config
-    return call_engine(
-        "poros.measure.gate", "run_parity", loaded, demo=demo, shape=shape, **options
-    )
+    return parity(config, **options)
 
 
 @cli.command()

@@ -1,0 +1,67 @@
+"""`poros parity`: the gate's command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from poros.cli_guard import call_engine
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FOLDER = click.Path(path_type=Path)
+_COUNT = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.option("--demo", is_flag=True, help="The demo's model, in all the ways the gate covers."),
+    click.option("--shape", metavar="NAME", help="Random weights in a real shape: qwen2.5-7b."),
+    click.option("--steps", type=_COUNT, help="Optimizer steps that are compared."),
+    click.option("--mutants", is_flag=True, help="Also break each protection and see it go red."),
+    click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout."),
+    click.option("-o", "--output", type=_FOLDER, help="Folder for the artifacts."),
+    click.option("--work", type=_FOLDER, help="Folder for what both arms read; kept."),
+    click.option("--keep-going", is_flag=True, help="Compare all cells, though one failed."),
+)
+_SHAPE_OPTIONS = (
+    click.option("--device", metavar="DEVICE", help="cpu or cuda:N."),
+    click.option("--num-layers", type=_COUNT, help="Fewer layers than the shape has."),
+    click.option("--seq-len", type=_COUNT, help="Tokens of a sample."),
+    click.option("--batch-size", type=_COUNT, help="Samples of a micro-batch."),
+    click.option("--accumulation", type=_COUNT, help="Micro-batches of a step."),
+    click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), help="LoRA dropout."),
+    click.option("--autocast", type=click.Choice(["bfloat16"]), help="Run under autocast."),
+    click.option("--block-size", type=_COUNT, help="Layers of a block."),
+    click.option("--num-slots", type=click.IntRange(min=2), help="Blocks on the device at once."),
+    click.option("--num-timing-steps", type=_COUNT, help="Further steps that are only timed."),
+    click.option("--compile", is_flag=True, default=None, help="Compile every layer, both arms."),
+    click.option(
+        "--through-files", is_flag=True, default=None, help="By way of safetensors files on disk."
+    ),
+)
+
+
+def parity_options(command: Command) -> Command:
+    """Give a click command the options of the gate."""
+    for option in reversed(_OPTIONS + _SHAPE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) -> int:
+    """Run the gate on the demo's model, a shape or a config; returns the exit code.
+
+    Raises:
+        click.UsageError: Not exactly one of the three is given.
+    """
+    if sum((demo, shape is not None, path is not None)) != 1:
+        raise click.UsageError("Give one of --demo, --shape NAME and CONFIG")
+    config = None
+    if path is not None:
+        from poros.config_load import load_config
+
+        config = load_config(path).config
+    given = {key: value for key, value in options.items() if value is not None}
+    return call_engine("poros.measure.gate", "run_parity", config, demo=demo, shape=shape, **given)
