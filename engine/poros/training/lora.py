@@ -64,10 +64,12 @@ def attach_lora(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model: PeftModel = get_peft_model(base.model, config)
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            module.lora_A.to(dtype)
+            module.lora_B.to(dtype)
     if adapter_path is not None:
         _fill(model, adapter_path)
-    for _, parameter in trainable_params(model):
-        parameter.data = parameter.data.to(dtype)
     _check_layers(model)
     return model
 
@@ -114,7 +116,8 @@ def _fill(model: PeftModel, folder: Path) -> None:
     for name, parameter in params.items():
         if parameter.shape != saved[name].shape:
             raise _refused(folder, f"{name} has shape {tuple(saved[name].shape)}")
-        parameter.data = saved[name].to(parameter.device)
+        with torch.no_grad():
+            parameter.copy_(saved[name])
 
 
 def _refused(folder: Path, reason: str) -> PorosModelError:
