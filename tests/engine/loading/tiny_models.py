@@ -69,7 +69,7 @@ def write_model(folder: Path, *, shard_size: str = "50GB", **changes: Any) -> Pa
     return folder
 
 
-def stock_4bit(folder: Path) -> PreTrainedModel:
+def stock_4bit(folder: Path, device: torch.device = CPU) -> PreTrainedModel:
     """What stock makes of a 16-bit folder; with the one flag that the CPU needs."""
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
@@ -77,13 +77,13 @@ def stock_4bit(folder: Path) -> PreTrainedModel:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
-    return open_stock(folder, quantization_config=settings)
+    return open_stock(folder, device, quantization_config=settings)
 
 
-def open_stock(folder: Path, **settings: Any) -> PreTrainedModel:
-    """`from_pretrained` on the CPU in bfloat16."""
+def open_stock(folder: Path, device: torch.device = CPU, **settings: Any) -> PreTrainedModel:
+    """`from_pretrained` in bfloat16."""
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.bfloat16, device_map={"": "cpu"}, **settings
+        folder, dtype=torch.bfloat16, device_map={"": device}, **settings
     )
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
