@@ -6,8 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from poros.loading.base_model import load_base_model
+from poros.loading.byte_source import SafetensorsSource
+from poros.streaming.attach import attach
+from poros.streaming.block_manager import BlockManager
+from poros.training.kv_cache import is_kv_cache
 from poros.training.samples import AnswerCache, answer
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
+from tests.engine.loading.tiny_models import stock_4bit, write_model
 
 CPU = torch.device("cpu")
 PROMPTS = ["Why?", "What is a lighthouse for?", "How many?"]
@@ -87,3 +93,15 @@ def test_a_damaged_file_is_no_answer(cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_stops_nothing(cache: Path) -> None:
     (cache / "answers").write_text("a file in the folder's place")
     AnswerCache(model="a").write(["y"])
+
+
+def test_a_streamed_model_gives_the_resident_ones_answers(tokenizer, tmp_path: Path) -> None:
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    folder = write_model(tmp_path / "model", **sizes)
+    resident = answer(stock_4bit(folder), tokenizer, PROMPTS, max_new_tokens=8, device=CPU)
+    base = load_base_model(SafetensorsSource(folder), device=CPU, emit=lambda event: None)
+    manager = BlockManager(base.blocks, device=CPU)
+    with attach(base.layers, manager, device=CPU, drop=is_kv_cache):
+        streamed = answer(base.model, tokenizer, PROMPTS, max_new_tokens=8, device=CPU)
+    assert streamed == resident
+    assert len(set(streamed)) == len(PROMPTS)
