@@ -166,7 +166,7 @@ wrong_values = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.sampled_from(sorted(PorosConfig.model_fields)), wrong_values)
 def test_no_value_of_any_field_raises_anything_but_a_config_error(key, value):
     assert all(line.isprintable() for line in lines_from(lambda: PorosConfig(**{key: value})))

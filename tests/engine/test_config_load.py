@@ -130,7 +130,7 @@ configs = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(configs)
 def test_a_dumped_config_loads_as_the_same_config(values):
     config = PorosConfig(**values)
@@ -138,7 +138,7 @@ def test_a_dumped_config_loads_as_the_same_config(values):
     assert PorosConfig(**document.values) == config
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(st.text(max_size=30), max_size=3), st.text(max_size=20))
 def test_no_setting_or_variable_raises_anything_but_a_config_error(settings_given, value):
     lines = lines_from(

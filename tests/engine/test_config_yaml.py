@@ -125,7 +125,7 @@ yaml_like = st.text(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.one_of(st.text(), yaml_like))
 def test_no_text_gets_past_the_reader_as_anything_but_values_or_a_config_error(text):
     lines = lines_from(lambda: parse_document(text, name="x.yaml").values.items())
