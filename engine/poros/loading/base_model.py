@@ -260,7 +260,9 @@ class _Loading:
             if isinstance(module, Linear4bit) and leaf == "weight":
                 self._fill_linear(module, name)
             else:
+                # A copy of its own: a mapped file must not have to outlive the load.
                 tensor = self._read_to_host(name, parameter.dtype)
+                tensor = tensor.clone() if self.plan.prequantised else tensor
                 setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
         for leaf, buffer in list(module.named_buffers(recurse=False)):
             if leaf not in module._non_persistent_buffers_set:

@@ -85,7 +85,7 @@ class SafetensorsSource:
         self.config = read_config(folder)
         self._stored: dict[str, StoredTensor] = read_index(folder)
         self._mapped = mapped
-        self._maps: dict[Path, mmap.mmap] = {}
+        self._map_of: tuple[Path, mmap.mmap] | None = None
         self._digest = ""
 
     def names(self) -> list[str]:
@@ -129,12 +129,13 @@ class SafetensorsSource:
         return self._digest
 
     def _map(self, stored: StoredTensor) -> Tensor:
-        if stored.file not in self._maps:
+        if self._map_of is None or self._map_of[0] != stored.file:
             with stored.file.open("rb") as file:
-                # A private mapping: writable, as torch wants it, and never written back.
-                self._maps[stored.file] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                # A private mapping: writable, as torch wants it, and never written back. One at a
+                # time: it goes when the next file is asked for and its tensors are dropped.
+                self._map_of = stored.file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         flat = torch.frombuffer(
-            self._maps[stored.file],
+            self._map_of[1],
             dtype=torch.uint8,
             count=stored.header.num_bytes,
             offset=stored.offset_bytes,
