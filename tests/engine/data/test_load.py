@@ -19,7 +19,7 @@ SYNTHETIC = [389, 857, 744, 641, 729, 813, 775, 169]
 
 def load(spec, tokenizer=None, **changed):
     events = []
-    options = {"split": "train", "max_seq_length": 64, "vocab_size": 261} | changed
+    options = {"split": "train", "max_seq_length": 64, "vocab_size": 300} | changed
     return load_data(
         str(spec), tokenizer or tiny_tokenizer(), emit=events.append, **options
     ), events
