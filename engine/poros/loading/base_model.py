@@ -156,7 +156,12 @@ def _load_through_cache(source: ByteSource, plan: _Plan, cache: Path) -> BaseMod
             nf4_cache.discard(entry, str(error), emit=plan.emit)
         else:
             return replace(base, from_cache=True, prequantised=False, cache_entry=entry)
-    with nf4_cache.writing(entry, key, name=source.name, emit=plan.emit) as writer:
+    layers_path = find_architecture(source.config.get("model_type")).layers_path
+    headers = {name: source.header(name) for name in source.names()}
+    needed_bytes = nf4_cache.estimate_bytes(headers, layers_path)
+    with nf4_cache.writing(
+        entry, key, name=source.name, needed_bytes=needed_bytes, emit=plan.emit
+    ) as writer:
         base = _Loading(source, plan, writer).run(source.digest())
         writer.finish(base.model.config, source.folder)
     return replace(base, cache_entry=entry if entry.is_dir() else None)

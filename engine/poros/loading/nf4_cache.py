@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ from poros.events import Event, Warned
 from poros.loading.file_hashes import hash_files, stamp
 from poros.loading.skeleton import nf4_settings
 from poros.user_cache import user_cache
-from poros.weights_index import INDEX_FILE
+from poros.weights_index import INDEX_FILE, TensorHeader
 
 MANIFEST = "poros_cache.json"
 
 _STAMPS = "poros_verified.json"
 _FORMAT = 1
+_NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # nibble, absmax, nested absmax
+_STATE_BYTES = 2000  # code tables and settings, which a stock checkpoint repeats in every linear
 _BESIDE_WEIGHTS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
     "chat_template*", "generation_config.json", "*.tiktoken",
@@ -77,6 +80,16 @@ def entry_for(cache: Path, key: dict[str, Any]) -> Path:
     """Where the key's entry lies, or will lie."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return cache / f"nf4-{digest[:32]}"
+
+
+def estimate_bytes(headers: Mapping[str, TensorHeader], layers_path: str) -> int:
+    """About how large an entry will be: matrices of the layers in 4 bits, the rest in 16."""
+    total = 0.0
+    for name, header in headers.items():
+        elements = math.prod(header.shape)
+        packed = name.startswith(f"{layers_path}.") and len(header.shape) == 2
+        total += elements * _NF4_BYTES + _STATE_BYTES if packed else elements * 2
+    return int(total)
 
 
 def is_sound(entry: Path, key: dict[str, Any], *, emit: Emit, full: bool = False) -> bool:
@@ -146,16 +159,20 @@ class EntryWriter:
 
 
 @contextlib.contextmanager
-def writing(entry: Path, key: dict[str, Any], *, name: str, emit: Emit) -> Iterator[EntryWriter]:
+def writing(
+    entry: Path, key: dict[str, Any], *, name: str, needed_bytes: int, emit: Emit
+) -> Iterator[EntryWriter]:
     """Yield a writer whose files become the entry; whatever fails in it only costs the cache."""
     about = {"key": key, "model": name}
     stack = contextlib.ExitStack()
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         atomic.sweep_temps(entry.parent)
-        folder = stack.enter_context(
-            atomic.atomic_dir(entry, manifest=MANIFEST, about=about, if_exists="keep")
+        _announce(entry, needed_bytes, emit)
+        writing_folder = atomic.atomic_dir(
+            entry, manifest=MANIFEST, about=about, needed_bytes=needed_bytes, if_exists="keep"
         )
+        folder = stack.enter_context(writing_folder)
     except (OSError, PorosStorageError) as error:
         _warn_unwritten(entry, error, emit)
         yield EntryWriter(None)
@@ -236,6 +253,17 @@ def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
     with contextlib.suppress(OSError, PorosStorageError):
         atomic.write_file(entry / _STAMPS, json.dumps(stamps))
     return None
+
+
+def _announce(entry: Path, needed_bytes: int, emit: Emit) -> None:
+    """Say what the entry will take, or refuse to fill the disk with it."""
+    free = atomic.free_bytes(entry.parent)
+    if free < needed_bytes:
+        raise PorosStorageError(
+            f"it needs about {needed_bytes} bytes, free are {free}", where=str(entry.parent)
+        )
+    message = f"the NF4 cache takes about {needed_bytes / 1e9:.2f} GB in {entry}"
+    emit(Warned(code="nf4-cache-size", message=message))
 
 
 def _warn_unwritten(entry: Path, error: Exception, emit: Emit) -> None:

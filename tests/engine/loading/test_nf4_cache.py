@@ -37,7 +37,8 @@ def load(folder: Path, cache: Path, recorded: list[Event] | None = None) -> Base
 
 
 def warnings_of(recorded: list[Event]) -> list[str]:
-    return [event.code for event in recorded if isinstance(event, Warned)]
+    codes = [event.code for event in recorded if isinstance(event, Warned)]
+    return [code for code in codes if code != "nf4-cache-size"]
 
 
 def assert_same_blocks(a: BaseModel, b: BaseModel) -> None:
@@ -232,6 +233,30 @@ def test_a_disk_that_fills_up_costs_the_cache_and_not_the_load(
     assert base.cache_entry is None
     assert warnings_of(recorded) == ["nf4-cache-unwritten"]
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_size_is_announced_before_it_is_written(tmp_path: Path) -> None:
+    recorded: list[Event] = []
+    sizes = {"hidden_size": 256, "intermediate_size": 704, "head_dim": 64}
+    folder = write_model(tmp_path / "model", **sizes)
+    entry = load(folder, tmp_path / "cache", recorded).cache_entry
+    assert entry is not None
+    assert any("the NF4 cache takes about" in str(event) for event in recorded)
+    source = SafetensorsSource(folder)
+    headers = {name: source.header(name) for name in source.names()}
+    estimate = nf4_cache.estimate_bytes(headers, "model.layers")
+    written = sum(path.stat().st_size for path in entry.glob("*.safetensors"))
+    assert 0.9 < estimate / written < 1.1
+
+
+def test_a_disk_too_small_for_the_entry_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poros.atomic.free_bytes", lambda folder: 1000)
+    recorded: list[Event] = []
+    base = load(write_model(tmp_path / "model"), tmp_path / "cache", recorded)
+    assert base.cache_entry is None
+    assert warnings_of(recorded) == ["nf4-cache-unwritten"]
 
 
 def test_a_seeded_source_has_an_entry_too(tmp_path: Path) -> None:
