@@ -26,12 +26,16 @@ CPU_LEVELS: dict[str, tuple[Any, ...]] = {
 }
 
 
+COMPILED = {"model": ("llama",), "block_size": (1, 2, 5), "use_cache": (False,)}
+"""With what compiling every layer may meet: it takes long, and a KV cache costs one compilation
+for each layer instead of one for all."""
+
+
 def compiled_cells_are_few(row: Mapping[str, Any]) -> bool:
-    """Compiling every layer takes long: one family, and blocks that are not the whole model."""
+    """Whether a row, or a part of one, is allowed: compiled cells only where `COMPILED` says."""
     if not row.get("compile", False):
         return True
-    few = {"model": "llama", "block_size": 1} | dict(row)
-    return few["model"] == "llama" and bool(few["block_size"] != 30)
+    return all(row[factor] in levels for factor, levels in COMPILED.items() if factor in row)
 
 
 def coverable_pairs(levels: Levels, allowed: Callable[[Row], bool]) -> set[Pair]:

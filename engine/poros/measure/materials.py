@@ -47,7 +47,7 @@ def random_rows(vocab_size: int, *, num_rows: int, num_tokens: int, seed: int) -
 
 def write_batches(
     path: Path, rows: Sequence[list[int]], *, form: str, num_steps: int, accumulation: int,
-    batch_size: int = 2,
+    batch_size: int = 2, same_shape: bool = False,
 ) -> Path:  # fmt: skip
     """Write every step's micro-batches as ``step.micro_batch.input``; returns `path`.
 
@@ -59,13 +59,17 @@ def write_batches(
         num_steps: Optimizer steps.
         accumulation: Micro-batches a step.
         batch_size: Rows a micro-batch.
+        same_shape: Every micro-batch as large as the others: a compiled layer is compiled once.
     """
+    width = max(map(len, rows)) if same_shape else 0
+    if same_shape and form != "padding":
+        rows = [row[: min(map(len, rows))] for row in rows]
     supply = _endless(rows)
     tensors = {}
     for step in range(num_steps):
         for micro_batch in range(accumulation):
             chosen = [next(supply) for _ in range(batch_size)]
-            for key, tensor in _FORMS[form](chosen).items():
+            for key, tensor in _FORMS[form](chosen, width).items():
                 tensors[f"{step}.{micro_batch}.{key}"] = tensor.contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path)
@@ -77,8 +81,8 @@ def _endless(rows: Sequence[list[int]]) -> Iterator[list[int]]:
         yield from rows
 
 
-def _padded(rows: list[list[int]]) -> dict[str, Tensor]:
-    width = max(map(len, rows))
+def _padded(rows: list[list[int]], width: int) -> dict[str, Tensor]:
+    width = max(width, *map(len, rows))
     ids_BT = torch.zeros(len(rows), width, dtype=torch.int64)
     mask_BT = torch.zeros_like(ids_BT)
     for k, row in enumerate(rows):
@@ -89,7 +93,7 @@ def _padded(rows: list[list[int]]) -> dict[str, Tensor]:
     return {"input_ids": ids_BT, "labels": labels_BT, "attention_mask": mask_BT}
 
 
-def _packed(rows: list[list[int]]) -> dict[str, Tensor]:
+def _packed(rows: list[list[int]], _: int) -> dict[str, Tensor]:
     ids_T = torch.tensor([token for row in rows for token in row])
     document_T = torch.tensor([k for k, row in enumerate(rows) for _ in row])
     position_T = torch.tensor([t for row in rows for t in range(len(row))])
@@ -103,7 +107,7 @@ def _packed(rows: list[list[int]]) -> dict[str, Tensor]:
     }
 
 
-def _plain(rows: list[list[int]]) -> dict[str, Tensor]:
+def _plain(rows: list[list[int]], _: int) -> dict[str, Tensor]:
     width = min(map(len, rows))
     ids_BT = torch.tensor([row[:width] for row in rows])
     return {"input_ids": ids_BT, "labels": ids_BT.clone()}

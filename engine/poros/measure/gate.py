@@ -1,0 +1,269 @@
+"""`poros parity`: the streamed run against the stock resident one, byte for byte.
+
+It prepares a plan, runs each arm as a process of its own, compares what they wrote, and ends with
+0 only if every claim of every cell is PASS and every mutant went red where it should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poros.errors import PorosConfigError, PorosParityError
+from poros.measure import report
+from poros.measure.arms import Ended, Job, product_job, reference_job, run_jobs
+from poros.measure.artifacts import environment, write_hashes, write_json
+from poros.measure.compare import Verdict, judge
+from poros.measure.differences import look_closer
+from poros.measure.plan import Cell, Plan, read_plan
+from poros.measure.prepare import Request, write_request
+from poros.measure.records import ArmRecord, read_records
+from poros.weights_index import read_file_header
+
+SCHEMA = 1
+DEMO_STEPS = 20
+SHAPE_STEPS = 10
+
+
+@dataclass
+class Outcome:
+    """Everything that a gate run found."""
+
+    plan: Plan
+    verdicts: list[Verdict]
+    arms: dict[str, dict[str, ArmRecord]]
+    jobs: dict[str, Ended]
+    mutants: list[dict[str, Any]] | None = None
+    differences: list[dict[str, Any]] = field(default_factory=list)
+    duration_s: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every claim is PASS and no mutant survived or went red elsewhere."""
+        mutants_red = self.mutants is None or (
+            bool(self.mutants) and all(mutant["ok"] for mutant in self.mutants)
+        )
+        return bool(self.verdicts) and mutants_red and self._all_pass()
+
+    def _all_pass(self) -> bool:
+        return all(verdict.word == "PASS" for verdict in self.verdicts)
+
+
+def run_parity(
+    config: Any = None,
+    *,
+    demo: bool = False,
+    shape: str | None = None,
+    steps: int | None = None,
+    mutants: bool = False,
+    json_lines: bool = False,
+    output: Path | None = None,
+    **options: Any,
+) -> int:
+    """Run the gate and show its report; the exit code.
+
+    Args:
+        config: A validated config whose model, batch and adapter settings make the one cell.
+        demo: The covering array over the built-in demo's model.
+        shape: Random weights in a real shape, by name.
+        steps: Recorded steps of each cell.
+        mutants: Also break each protection and see it turn red.
+        json_lines: The report as JSON on stdout.
+        output: Folder for the artifacts.
+        options: Further fields of `Request`, and ``keep_going``.
+
+    Raises:
+        PorosParityError: A process failed before there was anything to compare.
+    """
+    keep_going = options.pop("keep_going", False)
+    with _work_folder(options.pop("work", None)) as work:
+        request = _request(config, demo, shape, steps, work, options)
+        outcome = run_gate(request, mutants=mutants, say=_say, keep_going=keep_going)
+        record = _record(outcome)
+        if output is not None:
+            write_artifacts(output, outcome, record)
+    if json_lines:
+        sys.stdout.write(json.dumps(record, default=str) + "\n")
+    else:
+        report.show(record)
+    return 0 if outcome.passed else PorosParityError.exit_code
+
+
+def run_gate(
+    request: Request, *, mutants: bool, say: report.Say, keep_going: bool = False
+) -> Outcome:
+    """Prepare, run all arms, judge."""
+    started_s = time.monotonic()
+    work = Path(request.folder)
+    logs, num_parallel = work / "logs", _num_parallel(request)
+    runner: dict[str, Any] = {"logs": logs, "num_threads": request.num_threads, "say": say}
+    prepared = product_job("prepare", "prepare", write_request(request))
+    jobs = run_jobs([prepared], num_parallel=1, **runner)
+    if jobs["prepare"].exit_code != 0:
+        raise PorosParityError(
+            "the gate could not prepare its model and batches",
+            where=_last_line(jobs["prepare"]),
+            remediation="the line above is the cause",
+        )
+    plan = read_plan(work)
+    jobs |= run_jobs(_jobs(plan, mutants), num_parallel=num_parallel, **runner)
+    if any(cell.resume_at is not None for cell in plan.cells):
+        resumed = product_job("resumed", "resume_arm", work, work / "resumed.jsonl")
+        jobs |= run_jobs([resumed], num_parallel=1, **runner)
+    arms = {
+        "reference": read_records(work / "reference.jsonl"),
+        "reference again": read_records(work / "reference-again.jsonl"),
+        "streamed": read_records(work / "streamed.jsonl"),
+        "resumed": read_records(work / "resumed.jsonl"),
+    }
+    outcome = Outcome(plan, judge_all(plan, arms), arms, jobs)
+    if not keep_going:
+        outcome.differences = look_closer(plan, outcome.verdicts, runner)
+    if mutants:
+        outcome.mutants = _read_list(work / "mutants.json")
+    outcome.duration_s = time.monotonic() - started_s
+    return outcome
+
+
+def judge_all(plan: Plan, arms: dict[str, dict[str, ArmRecord]]) -> list[Verdict]:
+    """Every claim about every cell that the plan makes."""
+    verdicts = []
+    reference, streamed = arms["reference"], arms["streamed"]
+    for number, cell in enumerate(plan.cells):
+        count = num_adapter_tensors(plan, cell)
+        left, right = reference.get(cell.name), streamed.get(cell.name)
+        if number == 0:
+            again = arms["reference again"].get(cell.name)
+            verdicts.append(judge("A", cell, left, again, num_adapter_tensors=count))
+        verdicts += [
+            judge(claim, cell, left, right, num_adapter_tensors=count)
+            for claim in ("B-fwd", "B-bwd", "D")
+        ]
+        if cell.resume_at is not None:
+            verdicts.append(
+                judge(
+                    "C",
+                    cell,
+                    right,
+                    arms["resumed"].get(cell.name),
+                    num_adapter_tensors=count,
+                    steps=range(cell.resume_at + 1, cell.num_steps + 1),
+                )
+            )
+    return verdicts
+
+
+def num_adapter_tensors(plan: Plan, cell: Cell) -> int:
+    """Tensors in the cell's adapter file, from its header."""
+    return len(read_file_header(plan.folder / cell.adapter / "adapter_model.safetensors"))
+
+
+def write_artifacts(folder: Path, outcome: Outcome, record: dict[str, Any]) -> None:
+    """gate.json, the hashes of each arm, mutants.json and the logs of processes that failed."""
+    write_json(folder / "gate.json", record)
+    for name, records in outcome.arms.items():
+        path = folder / f"hashes-{name.replace(' ', '-')}.jsonl.gz"
+        write_hashes(path, records, outcome.verdicts, whole=name == "reference")
+    if outcome.mutants is not None:
+        write_json(folder / "mutants.json", outcome.mutants)
+
+
+def _jobs(plan: Plan, mutants: bool) -> list[Job]:
+    """The longest first, so that two workers end together."""
+    work = plan.folder
+    first = plan.cells[0].name
+    jobs = [
+        product_job("streamed", "streamed_arm", work, work / "streamed.jsonl"),
+        reference_job("reference", work, work / "reference.jsonl"),
+    ]
+    if mutants:
+        jobs.append(product_job("mutants", "mutants", work, work / "mutants.json"))
+    again = ("--cells", first)
+    jobs.append(reference_job("reference-again", work, work / "reference-again.jsonl", *again))
+    if any(cell.num_timing_steps for cell in plan.cells):
+        output = work / "reference-default.jsonl"
+        jobs.append(reference_job("reference-default", work, output, "--only-time"))
+    return jobs
+
+
+def _num_parallel(request: Request) -> int:
+    """Two processes on the CPU, of one thread each; one at a time where time is measured."""
+    if request.device != "cpu":
+        return 1
+    return max(1, min(2, (os.cpu_count() or 1) // request.num_threads))
+
+
+def _request(
+    config: Any,
+    demo: bool,
+    shape: str | None,
+    steps: int | None,
+    work: Path,
+    options: dict[str, Any],
+) -> Request:
+    given = {key: value for key, value in options.items() if value is not None}
+    device = given.pop("device", None) or ("cuda:0" if torch.cuda.is_available() else "cpu")
+    if demo:
+        return Request(
+            target="demo", folder=str(work), device="cpu", num_steps=steps or DEMO_STEPS, **given
+        )
+    if shape is not None:
+        num_threads = 1 if device == "cpu" else max(1, (os.cpu_count() or 2) // 2)
+        given = {"num_threads": num_threads} | given
+        return Request(
+            target="shape", folder=str(work), model=shape, device=device,
+            num_steps=steps or SHAPE_STEPS, **given,
+        )  # fmt: skip
+    raise PorosConfigError("parity of a config is not there yet", where=str(config))
+
+
+@contextlib.contextmanager
+def _work_folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="poros-parity-") as folder:
+        yield Path(folder)
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "passed": outcome.passed,
+        "duration_s": outcome.duration_s,
+        "environment": environment(),
+        "device": outcome.plan.device,
+        "num_threads": outcome.plan.num_threads,
+        "cells": [report.cell_record(cell) for cell in outcome.plan.cells],
+        "verdicts": [verdict.as_dict() for verdict in outcome.verdicts],
+        "differences": outcome.differences,
+        "mutants": outcome.mutants,
+        "jobs": [vars(job) for job in outcome.jobs.values()],
+        "measurements": report.measurements(outcome.plan, outcome.arms),
+    }
+
+
+def _read_list(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return records
+
+
+def _last_line(job: Ended) -> str:
+    return job.last_lines.splitlines()[-1] if job.last_lines else "no output"
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"parity: {sentence}\n")

@@ -1,0 +1,332 @@
+"""Where mutants are tried: one loaded model, put back to its start before every run.
+
+A mutant breaks one protection. It must turn the gate red at the place that follows from what it
+breaks, and nowhere else: red elsewhere means that the gate, or our reason, is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from poros.data.batches import Batch
+from poros.measure.compare import judge
+from poros.measure.plan import Cell, Plan
+from poros.measure.records import ArmRecord, Recorder
+from poros.measure.streamed_arm import (
+    StreamedModel,
+    attach_ring,
+    make_step,
+    open_streamed,
+    read_batches,
+    save_for_resume,
+)
+from poros.measure.streaming_proof import proof
+from poros.streaming.block_manager import BlockManager
+from poros.training.checkpoint import load_checkpoint
+from poros.training.optimizer import make_optimizer
+
+KIND_ORDER = ("loss", "grad", "grad_norm", "adapter", "exp_avg", "exp_avg_sq")
+
+NUM_STEPS = 2
+
+Filter = Callable[[str, Tensor], Tensor | None]
+"""What a recorder is given in place of a tensor; None: nothing at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a run of the bench differs from the bench's cell."""
+
+    autocast: str | None = None
+    use_cache: bool = False
+    plain: bool = False
+    """Batches without a mask, all rows of one length."""
+    compile: bool = False
+    disturb: str | None = None
+    """What happens between forward and backward: ``eval`` or ``math`` (attention kernels)."""
+    note: Filter | None = None
+
+
+@dataclass
+class Bench:
+    """The loaded model of one cell, and its adapter's first values."""
+
+    plan: Plan
+    cell: Cell
+    streamed: StreamedModel
+    first_values: list[Tensor] = field(default_factory=list)
+    attach_options: dict[str, Any] = field(default_factory=dict)
+    batch_order: Callable[[list[Batch]], list[Batch]] = lambda batches: batches
+    between_steps: Callable[[int], None] = lambda _: None
+    optimizer_made: Callable[[torch.optim.Optimizer], None] = lambda _: None
+    resumed: Callable[[torch.optim.Optimizer], None] = lambda _: None
+    """Called when a checkpoint has been loaded."""
+    batches_skipped: int = 0
+    """By a resume."""
+
+    @classmethod
+    def open(cls, plan: Plan, cell: Cell) -> Bench:
+        """Load the cell."""
+        streamed = open_streamed(plan, cell, torch.device(plan.device))
+        values = [parameter.detach().clone() for _, parameter in streamed.params]
+        return cls(plan, cell, streamed, values)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers, each a block of its own."""
+        return len(self.streamed.base.layers)
+
+    def run(self, setting: Setting, *, num_steps: int = NUM_STEPS) -> ArmRecord:
+        """Steps from the adapter's first values on a fresh ring."""
+        cell = dataclasses.replace(
+            self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache
+        )
+        self._put_back(cell, compiled=setting.compile)
+        optimizer = make_optimizer(self.streamed.params, weight_decay=cell.weight_decay)
+        self.optimizer_made(optimizer)
+        recorder = Recorder(cell.name, None)
+        for name, parameter in self.streamed.params:
+            recorder.note(f"adapter.{name}", parameter)
+        recorder.end_step()
+        note = _filtered(recorder, setting.note)
+        torch.manual_seed(cell.seed)
+        with _disturbed(self.streamed, setting.disturb):
+            for step in range(num_steps):
+                batches = self.batch_order(self._batches(step, plain=setting.plain))
+                rate = cell.learning_rates[step % self.cell.num_steps]
+                make_step(self.streamed, optimizer, batches, cell, rate, note)
+                recorder.end_step()
+                self.between_steps(step)
+        shown = proof(
+            self.streamed.base.layers,
+            self.streamed.manager,
+            num_blocks=len(self.streamed.base.blocks),
+            num_passes=num_steps * cell.accumulation,
+        )
+        return recorder.end(streaming_proof=shown)
+
+    def save(self) -> ArmRecord:
+        """Run with a checkpoint one step before the end; the record of the step after it."""
+        cell = dataclasses.replace(self.cell, resume_at=NUM_STEPS)
+        made: list[torch.optim.Optimizer] = []
+
+        def save_now(step: int) -> None:
+            if step + 1 == NUM_STEPS:
+                save_for_resume(self.plan, cell, self.streamed, made[0])
+
+        self.optimizer_made, self.between_steps = made.append, save_now
+        try:
+            record = self.run(Setting(), num_steps=NUM_STEPS + 1)
+        finally:
+            self.optimizer_made, self.between_steps = _ignore, _ignore
+        return dataclasses.replace(record, steps=record.steps[-1:])
+
+    def resume(self) -> ArmRecord:
+        """Continue from the checkpoint of `save` for one step."""
+        folder = self.plan.folder / "checkpoints" / self.cell.name
+        streamed = self.streamed
+        self._put_back(self.cell, compiled=False)
+        saved = load_file(folder / "adapter_model.safetensors")
+        with torch.no_grad():
+            for name, parameter in streamed.params:
+                parameter.copy_(saved[name.replace(".default.", ".")])
+        optimizer = make_optimizer(streamed.params, weight_decay=self.cell.weight_decay)
+        load_checkpoint(folder, params=streamed.params, optimizer=optimizer, device=streamed.device)
+        self.resumed(optimizer)
+        recorder = Recorder(self.cell.name, None, step=NUM_STEPS + 1)
+        batches = self._batches(NUM_STEPS + self.batches_skipped, plain=False)
+        rate = self.cell.learning_rates[NUM_STEPS % self.cell.num_steps]
+        make_step(streamed, optimizer, batches, self.cell, rate, recorder.note)
+        recorder.end_step()
+        return recorder.record
+
+    def _put_back(self, cell: Cell, *, compiled: bool) -> None:
+        streamed = self.streamed
+        streamed.attachment.detach()
+        if compiled:
+            for layer in streamed.base.layers:
+                layer.forward = torch.compile(layer.forward, dynamic=False)
+        streamed.manager = BlockManager(
+            streamed.base.blocks, device=streamed.device, num_slots=cell.num_slots
+        )
+        streamed.attachment = attach_ring(
+            streamed.base, streamed.manager, cell, streamed.device, **self.attach_options
+        )
+        with torch.no_grad():
+            for (_, parameter), value in zip(streamed.params, self.first_values, strict=True):
+                parameter.copy_(value)
+                parameter.grad = None
+        streamed.model.config.use_cache = cell.use_cache
+        streamed.model.train()
+
+    def _batches(self, step: int, *, plain: bool) -> list[Batch]:
+        batches = read_batches(self.plan, self.cell, step % self.cell.num_steps)
+        if not plain:
+            return batches
+        return [
+            Batch(batch.input_ids_BT[:, :16], batch.labels_BT[:, :16], None, None, batch.sample_ids)
+            for batch in batches
+        ]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken protection, and where that must show.
+
+    Args:
+        name: What is broken.
+        patch: Breaks it for as long as the context lasts.
+        setting: The run that shows it.
+        first: Pattern of the first item that differs.
+        equal: Patterns of items that stay equal in that step.
+        differ: Patterns of items that all differ in that step.
+        step: The step of the first difference.
+        word: The verdict; REFUSED for runs that prove nothing.
+    """
+
+    name: str
+    patch: Callable[[Bench], contextlib.AbstractContextManager[None]]
+    setting: Setting = Setting()
+    first: str = ""
+    equal: tuple[str, ...] = ()
+    differ: tuple[str, ...] = ()
+    step: int = 1
+    word: str = "FAIL"
+    resumed: bool = False
+    """Shown by continuing from a checkpoint."""
+
+
+def try_mutant(bench: Bench, mutant: Mutant, baseline: ArmRecord) -> dict[str, Any]:
+    """Run the mutant and say whether it showed where predicted."""
+    with mutant.patch(bench):
+        mutated = bench.resume() if mutant.resumed else bench.run(mutant.setting)
+    if mutant.word == "REFUSED":
+        words = [_word(claim, bench, baseline, mutated) for claim in ("B-fwd", "B-bwd", "D")]
+        ok = all(word == "REFUSED" for word in words)
+        return _result(mutant, ok, " ".join(words))
+    where = first_difference(baseline, mutated)
+    if where is None:
+        return _result(mutant, False, "nothing differed")
+    found = f"step {where[0]}, {where[1]}"
+    problem = _problem(mutant, where, baseline, mutated, bench.num_layers)
+    return _result(mutant, not problem, f"{found}: {problem}" if problem else found)
+
+
+def first_difference(left: ArmRecord, right: ArmRecord) -> tuple[int, str] | None:
+    """Step and item where two runs first part, in the order in which a step makes its items."""
+    for a, b in zip(left.steps, right.steps, strict=True):
+        for item in in_order([*a.digests, *b.digests]):
+            if a.digests.get(item) != b.digests.get(item):
+                return a.step, item
+    return None
+
+
+def in_order(items: Sequence[str]) -> list[str]:
+    """Items of a step: losses, gradients, the norm, adapters, moments."""
+    unique = list(dict.fromkeys(items))
+    return sorted(unique, key=lambda item: KIND_ORDER.index(item.partition(".")[0]))
+
+
+def _problem(
+    mutant: Mutant,
+    where: tuple[int, str],
+    baseline: ArmRecord,
+    mutated: ArmRecord,
+    num_layers: int,
+) -> str:
+    step, item = where
+    if step != mutant.step:
+        return f"predicted in step {mutant.step}"
+    if not re.search(_layers(mutant.first, num_layers), item):
+        return f"predicted at {mutant.first}"
+    a, b = (arm.steps[-1 if mutant.resumed else step].digests for arm in (baseline, mutated))
+    for pattern, equal in [(p, True) for p in mutant.equal] + [(p, False) for p in mutant.differ]:
+        chosen = [name for name in a if re.search(_layers(pattern, num_layers), name)]
+        wrong = [name for name in chosen if (a[name] == b.get(name)) is not equal]
+        if wrong or not chosen:
+            word = "equal" if equal else "different"
+            some = wrong[0] if wrong else "no item"
+            return f"{len(wrong)} of {len(chosen)} of {pattern} are not {word}, {some}"
+    return ""
+
+
+def _layers(pattern: str, num_layers: int) -> str:
+    """Put layer numbers into a pattern: ``{last}``, ``{middle}``, ``{below_middle}`` and so on."""
+    middle = num_layers // 2
+    return (
+        pattern.replace("{last}", str(num_layers - 1))
+        .replace("{middle}", str(middle))
+        .replace("{two_last}", _any(range(num_layers - 2, num_layers)))
+        .replace("{below_last_three}", _any(range(num_layers - 3)))
+        .replace("{above_middle}", _any(range(middle + 1, num_layers)))
+        .replace("{below_middle}", _any(range(middle)))
+    )
+
+
+def _any(numbers: range) -> str:
+    return "(" + "|".join(map(str, numbers)) + ")"
+
+
+def _word(claim: str, bench: Bench, left: ArmRecord, right: ArmRecord) -> str:
+    cell = dataclasses.replace(bench.cell, num_steps=NUM_STEPS)
+    count = len(bench.streamed.params)
+    return judge(claim, cell, left, right, num_adapter_tensors=count).word
+
+
+def _result(mutant: Mutant, ok: bool, found: str) -> dict[str, Any]:
+    predicted = mutant.word if mutant.word == "REFUSED" else f"step {mutant.step}, {mutant.first}"
+    return {"name": mutant.name, "ok": ok, "predicted": predicted, "found": found}
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
+
+
+def _filtered(recorder: Recorder, keep: Filter | None) -> Callable[[str, Tensor], None]:
+    if keep is None:
+        return recorder.note
+
+    def note(name: str, tensor: Tensor) -> None:
+        kept = keep(name, tensor)
+        if kept is not None:
+            recorder.note(name, kept)
+
+    return note
+
+
+@contextlib.contextmanager
+def _disturbed(streamed: StreamedModel, what: str | None) -> Iterator[None]:
+    """Change the surroundings after every forward and back before the next one."""
+    if what is None:
+        yield
+        return
+
+    def before(*_: Any) -> None:
+        streamed.model.train()
+        torch.backends.cuda.enable_flash_sdp(True)
+
+    def after(*_: Any) -> None:
+        if what == "eval":
+            streamed.model.eval()
+        else:
+            torch.backends.cuda.enable_flash_sdp(False)
+
+    handles = [
+        streamed.model.register_forward_pre_hook(before),
+        streamed.model.register_forward_hook(after),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        before()

@@ -1,0 +1,235 @@
+"""The gate's negative controls: each breaks one protection and must turn the gate red in its place.
+
+`python -m poros.measure.mutants PLAN_FOLDER OUTPUT.json`. A mutant that survives fails the gate,
+and so does one that is red elsewhere than what it breaks implies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poros.measure import mutant_patches as patches
+from poros.measure.mutant_bench import (
+    NUM_STEPS,
+    Bench,
+    Mutant,
+    Setting,
+    first_difference,
+    try_mutant,
+)
+from poros.measure.plan import Plan, read_plan
+from poros.measure.records import ArmRecord
+from poros.measure.streamed_arm import set_up
+
+PLAIN = Setting()
+CACHED = Setting(use_cache=True, plain=True)
+AUTOCAST = Setting(autocast="bfloat16")
+EVAL_BETWEEN = Setting(disturb="eval")
+MATH_BETWEEN = Setting(disturb="math")
+COMPILED = Setting(compile=True, plain=True)
+
+MAX_GRAD_NORM = 0.01
+"""Small, so that the clip always has something to do."""
+
+RESUMED = "resumed"
+
+LOSSES = r"^loss\."
+GRADS = r"^grad\."
+FIRST_GRAD = r"^grad\..*layers\.0\."
+
+
+def _layer(numbers: str) -> str:
+    return rf"^grad\..*layers\.{numbers}\."
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "slot recycled under stock MatMul4Bit's graph", patches.forwards_own_graph,
+        first=FIRST_GRAD, equal=(LOSSES, _layer("{two_last}")),
+        differ=(_layer("{below_last_three}"),),
+    ),
+    Mutant(
+        "random state not restored for the recompute", patches.random_state_kept,
+        first=r"^loss\.1", equal=(r"^loss\.0",), differ=(GRADS,),
+    ),
+    Mutant(
+        "random state not put back after the recompute", patches.random_state_not_put_back,
+        first=r"^loss\.1", equal=(r"^loss\.0",),
+    ),
+    Mutant(
+        "KV cache kept inside blocks", patches.cache_kept, CACHED,
+        first=FIRST_GRAD, equal=(LOSSES,), differ=(_layer("0"),),
+    ),
+    Mutant(
+        "autocast not entered for the recompute", patches.autocast_not_entered, AUTOCAST,
+        first=FIRST_GRAD, equal=(LOSSES,), differ=(_layer("{below_last_three}"),),
+    ),
+    Mutant(
+        "training flag not restored for the recompute", patches.training_not_restored,
+        EVAL_BETWEEN, first=FIRST_GRAD, equal=(LOSSES,), differ=(GRADS,),
+    ),
+    Mutant(
+        "attention kernels not restored for the recompute", patches.attention_not_restored,
+        MATH_BETWEEN, first=FIRST_GRAD, equal=(LOSSES,),
+    ),
+    Mutant(
+        "forward without grad under compile", patches.forward_without_grad, COMPILED,
+        first=r"^loss\.0",
+    ),
+    Mutant(
+        "neighbour's bytes loaded ahead", patches.wrong_bytes_forward, first=r"^loss\.0",
+        differ=(LOSSES, GRADS),
+    ),
+    Mutant(
+        "neighbour's bytes loaded on the way back", patches.wrong_bytes_backward,
+        first=FIRST_GRAD, equal=(LOSSES, _layer("{above_middle}")),
+        differ=(_layer("{below_middle}"),),
+    ),
+    Mutant(
+        "slot freed before the forward used it", patches.freed_before_forward, first=r"^loss\.0",
+        differ=(LOSSES, GRADS),
+    ),
+    Mutant(
+        "slot freed before the block's backward ended", patches.freed_before_backward,
+        first=FIRST_GRAD,
+        equal=(LOSSES, _layer("{above_middle}"), r"^grad\..*layers\.{middle}\..*down_proj"),
+        differ=(_layer("{below_middle}"),),
+    ),
+    Mutant(
+        "slot written from outside and not forgotten", patches.written_outside, step=2,
+        first=r"^loss\.0", equal=(r"^loss\.1",), differ=(r"^loss\.0", GRADS),
+    ),
+    Mutant("micro-batches in another order", patches.reversed_order, first=r"^loss\.0"),
+    Mutant("one nibble of one weight", patches.one_nibble, first=r"^loss\.0", differ=(LOSSES,)),
+    Mutant("one absmax one step up", patches.absmax_up, first=r"^loss\.0", differ=(LOSSES,)),
+    Mutant(
+        "nested absmax one ULP up", patches.nested_absmax_up, first=r"^loss\.0",
+        differ=(LOSSES,),
+    ),
+    Mutant("offset dropped", patches.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
+    Mutant("two blocks swapped", patches.blocks_swapped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
+    Mutant(
+        "clip left out", patches.clip_left_out, first=r"^adapter\.",
+        equal=(LOSSES, GRADS, "^grad_norm$"), differ=(r"^exp_avg\.", r"^exp_avg_sq\."),
+    ),
+    Mutant(
+        "epsilon 1e-7 for 1e-8", patches.other_epsilon, first=r"^adapter\.",
+        equal=(LOSSES, GRADS, "^grad_norm$", r"^exp_avg\.", r"^exp_avg_sq\."),
+    ),
+    Mutant(
+        "loss normalised by each micro-batch", patches.normalised_per_micro_batch,
+        first=r"^loss\.0", differ=(LOSSES, GRADS),
+    ),
+    Mutant(
+        "only the dtype of a gradient norm differs", patches.nothing,
+        Setting(note=lambda name, t: t.double() if name == "grad_norm" else t),
+        first=r"^grad_norm$", equal=(LOSSES, GRADS, r"^adapter\.", r"^exp_avg"),
+    ),
+    Mutant(
+        "-0.0 for 0.0", patches.nothing, Setting(note=lambda name, t: _zero(name, t, -0.0)),
+        first=r"^loss\.0", equal=(r"^loss\.1", GRADS, "^grad_norm$", r"^adapter\.", r"^exp_avg"),
+    ),
+    Mutant(
+        "nothing is compared", patches.nothing, Setting(note=lambda _, __: None), word="REFUSED"
+    ),
+    Mutant(
+        "one optimizer moment lost at resume", patches.moment_lost, step=NUM_STEPS + 1,
+        first=r"^adapter\.", equal=(LOSSES, GRADS, "^grad_norm$", r"^exp_avg_sq\."), resumed=True,
+    ),
+    Mutant(
+        "optimizer's step count lost at resume", patches.step_count_lost, step=NUM_STEPS + 1,
+        first=r"^adapter\.", equal=(LOSSES, GRADS, "^grad_norm$", r"^exp_avg"), resumed=True,
+    ),
+    Mutant(
+        "resume one batch late", patches.one_batch_late, step=NUM_STEPS + 1, first=r"^loss\.0",
+        differ=(LOSSES, GRADS), resumed=True,
+    ),
+    Mutant(
+        "random state one draw late at resume", patches.drawn_once_more, step=NUM_STEPS + 1,
+        first=r"^loss\.0", differ=(LOSSES, GRADS), resumed=True,
+    ),
+    Mutant("base resident, nothing streamed", patches.resident_base, word="REFUSED"),
+)  # fmt: skip
+
+
+def _zero(name: str, tensor: Tensor, zero: float) -> Tensor:
+    return torch.full_like(tensor, zero) if name == "loss.0" else tensor
+
+
+_ZERO_BASELINE = Setting(note=lambda name, t: _zero(name, t, 0.0))
+
+
+def baseline_of(mutant: Mutant) -> Setting:
+    """The run that the mutant must differ from: the same, with its protection on."""
+    if mutant.name == "-0.0 for 0.0":
+        return _ZERO_BASELINE
+    if mutant.word == "FAIL" and mutant.setting.note is not None:
+        return PLAIN
+    return mutant.setting
+
+
+def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[str, Any]]:
+    """Try mutants on the plan's first cell; what was found, one record a mutant.
+
+    The protections themselves are tried too: with them on, the same disturbances change nothing.
+    """
+    cell = dataclasses.replace(
+        plan.cells[0], name="mutants", block_size=1, num_slots=2, max_grad_norm=MAX_GRAD_NORM
+    )
+    bench = Bench.open(plan, cell)
+    baselines: dict[Setting | str, ArmRecord] = {}
+    found = []
+    for mutant in chosen:
+        key = RESUMED if mutant.resumed else baseline_of(mutant)
+        if key not in baselines:
+            baselines[key] = bench.save() if isinstance(key, str) else bench.run(key)
+        started_s = time.monotonic()
+        record = try_mutant(bench, mutant, baselines[key])
+        found.append(record | {"duration_s": time.monotonic() - started_s})
+    return found + list(_protections(bench, baselines))
+
+
+def _protections(
+    bench: Bench, baselines: dict[Setting | str, ArmRecord]
+) -> Iterator[dict[str, Any]]:
+    for setting in (EVAL_BETWEEN, MATH_BETWEEN):
+        if setting in baselines:
+            where = first_difference(bench.run(PLAIN), baselines[setting])
+            yield _protected(f"{setting.disturb} between forward and backward", where)
+    if RESUMED in baselines:
+        yield _protected("a resume", first_difference(baselines[RESUMED], bench.resume()))
+
+
+def _protected(against: str, where: tuple[int, str] | None) -> dict[str, Any]:
+    found = "no difference" if where is None else f"step {where[0]}, {where[1]}"
+    return {
+        "name": f"(control) {against}",
+        "ok": where is None,
+        "predicted": "no difference",
+        "found": found,
+    }
+
+
+def main() -> None:
+    """Try all mutants on a plan's first cell."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("output", type=Path)
+    options = parser.parse_args()
+    plan = read_plan(options.plan)
+    set_up(plan)
+    records = run_mutants(plan)
+    options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

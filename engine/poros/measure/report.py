@@ -1,0 +1,118 @@
+"""The gate's report: a table of claims by cell, and what was measured beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from poros.measure.plan import Cell, Plan
+from poros.measure.records import ArmRecord
+
+Say = Callable[[str], None]
+
+CLAIMS = ("A", "B-fwd", "B-bwd", "D", "C")
+
+
+def cell_record(cell: Cell) -> dict[str, Any]:
+    """A cell without the paths of this machine."""
+    record = asdict(cell)
+    for key in ("nf4_folder", "adapter", "batches", "layers_path"):
+        del record[key]
+    return record
+
+
+def measurements(plan: Plan, arms: Mapping[str, Mapping[str, ArmRecord]]) -> list[dict[str, Any]]:
+    """What each arm measured at its end, with the median of its timed steps."""
+    found = []
+    for name, records in arms.items():
+        for cell in plan.cells:
+            arm = records.get(cell.name)
+            if arm is not None and arm.end:
+                step_s = arm.end.get("step_s") or []
+                median_s = statistics.median(step_s) if step_s else None
+                found.append({"arm": name, "cell": cell.name, "median_step_s": median_s} | arm.end)
+    return found
+
+
+def show(record: dict[str, Any], console: Console | None = None) -> None:
+    """Print the verdicts; plain text when the output is no terminal."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=160, highlight=False, color_system=None)
+    console.print(_table(record))
+    for verdict in record["verdicts"]:
+        if verdict["word"] != "PASS":
+            console.print(_reason(verdict), markup=False)
+    for difference in record["differences"]:
+        console.print(f"closer look: {difference}", markup=False)
+    _show_mutants(record["mutants"], console)
+    for line in timing_lines(record):
+        console.print(line, markup=False)
+    words = "every claim PASS" if record["passed"] else "NOT PASSED"
+    compared = sum(verdict["num_compared"] for verdict in record["verdicts"])
+    console.print(
+        f"{words}: {len(record['cells'])} cells, {compared} comparisons of bytes, "
+        f"{record['duration_s']:.0f} s",
+        markup=False,
+    )
+
+
+def timing_lines(record: dict[str, Any]) -> list[str]:
+    """Step times and memory, where they were measured."""
+    lines = []
+    for row in record["measurements"]:
+        if row["median_step_s"] is not None:
+            memory = row.get("peak_allocated_bytes")
+            peak = f", allocator peak {memory / 1e9:.2f} GB" if memory else ""
+            lines.append(f"{row['cell']} {row['arm']}: {row['median_step_s']:.4f} s/step{peak}")
+    return lines
+
+
+def _table(record: dict[str, Any]) -> Table:
+    words: dict[str, dict[str, str]] = {}
+    for verdict in record["verdicts"]:
+        count = f"{verdict['word']} {verdict['num_compared']}/{verdict['num_expected']}"
+        words.setdefault(verdict["cell"], {})[verdict["claim"]] = count
+    table = Table(box=None, pad_edge=False)
+    for title in ("cell", "setting", *CLAIMS):
+        table.add_column(title, overflow="fold")
+    for cell in record["cells"]:
+        row = [words.get(cell["name"], {}).get(claim, "-") for claim in CLAIMS]
+        table.add_row(cell["name"], _setting(cell), *row)
+    return table
+
+
+def _setting(cell: dict[str, Any]) -> str:
+    parts = [
+        f"block {cell['block_size']}",
+        f"slots {cell['num_slots']}",
+        cell["batch_form"],
+        f"acc {cell['accumulation']}",
+        f"drop {cell['dropout']}",
+        "autocast" if cell["autocast"] else "",
+        "cache" if cell["use_cache"] else "",
+        "compiled" if cell["compile"] else "",
+        "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _reason(verdict: dict[str, Any]) -> str:
+    first = verdict["first_difference"]
+    where = f" at step {first['step']}, {first['item']}" if first else ""
+    return f"{verdict['word']} {verdict['claim']} of {verdict['cell']}: {verdict['reason']}{where}"
+
+
+def _show_mutants(mutants: list[dict[str, Any]] | None, console: Console) -> None:
+    if mutants is None:
+        return
+    for mutant in mutants:
+        mark = "red where predicted" if mutant["ok"] else "SURVIVED OR RED ELSEWHERE"
+        console.print(f"mutant {mutant['name']}: {mark} ({mutant['found']})", markup=False)
+    red = sum(mutant["ok"] for mutant in mutants)
+    console.print(f"{red} of {len(mutants)} mutants red where predicted", markup=False)

@@ -1,0 +1,277 @@
+"""The product's arm of the parity gate, as a process: `python -m poros.measure.streamed_arm`.
+
+It reads the plan that the reference reads, makes the same steps through loader, streaming,
+adapters and `train_step`, and writes the same lines, with proof that it streamed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import psutil
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from poros.data.batches import Batch
+from poros.events import Event
+from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.byte_source import SafetensorsSource
+from poros.measure.plan import Cell, Plan, read_plan
+from poros.measure.records import ArmRecord, Recorder
+from poros.measure.streaming_proof import proof
+from poros.streaming.attach import Attachment, attach
+from poros.streaming.block_manager import BlockManager
+from poros.training.checkpoint import TrainerState, save_checkpoint
+from poros.training.determinism import enforce_determinism
+from poros.training.kv_cache import is_kv_cache
+from poros.training.lora import attach_lora, trainable_params
+from poros.training.optimizer import make_optimizer
+from poros.training.train_step import train_step
+
+RECOMPILE_LIMIT = 4096
+"""Each layer is compiled by itself; dynamo's own limit would leave most of them eager."""
+
+UNTIMED_STEPS = 2
+
+
+@dataclass
+class StreamedModel:
+    """A model on the ring, with its adapters."""
+
+    base: BaseModel
+    model: PeftModel
+    params: list[tuple[str, nn.Parameter]]
+    manager: BlockManager
+    attachment: Attachment
+    device: torch.device
+    accumulation: int
+
+
+def silent(event: Event) -> None:
+    """Take an event and say nothing."""
+
+
+def set_up(plan: Plan) -> torch.device:
+    """Put the process into the state that the reference is in."""
+    device = torch.device(plan.device)
+    enforce_determinism(device)
+    torch.set_num_threads(plan.num_threads)
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+    torch._dynamo.config.accumulated_recompile_limit = RECOMPILE_LIMIT
+    if plan.cap_bytes is not None:
+        total_bytes = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(plan.cap_bytes / total_bytes)
+    return device
+
+
+def open_streamed(
+    plan: Plan, cell: Cell, device: torch.device, *, adapter: Path | None = None
+) -> StreamedModel:
+    """Load the cell's base and adapter (or another one) through the product; attach the ring."""
+    base = load_base_model(
+        SafetensorsSource(Path(cell.nf4_folder)),
+        device=device,
+        layers_per_block=cell.block_size,
+        emit=silent,
+    )
+    place_ends(base, device)
+    model = attach_lora(
+        base,
+        adapter_path=adapter or plan.folder / cell.adapter,
+        dtype=getattr(torch, cell.adapter_dtype),
+    )
+    model.config.use_cache = cell.use_cache
+    model.train()
+    if cell.compile:
+        for layer in base.layers:
+            layer.forward = torch.compile(layer.forward, dynamic=False)
+    manager = BlockManager(base.blocks, device=device, num_slots=cell.num_slots)
+    attachment = attach_ring(base, manager, cell, device)
+    params = trainable_params(model)
+    return StreamedModel(base, model, params, manager, attachment, device, cell.accumulation)
+
+
+def attach_ring(
+    base: BaseModel, manager: BlockManager, cell: Cell, device: torch.device, **options: Any
+) -> Attachment:
+    """Attach the streamed forwards as the trainer does; `options` override, for mutants."""
+    settings: dict[str, Any] = {
+        "device": device,
+        "layers_per_block": cell.block_size,
+        "drop": is_kv_cache,
+    }
+    return attach(base.layers, manager, **settings | options)
+
+
+def read_batches(plan: Plan, cell: Cell, step: int) -> list[Batch]:
+    """The micro-batches of a step."""
+    batches = []
+    with safe_open(plan.folder / cell.batches, "pt") as file:
+        keys = set(file.keys())
+        for micro_batch in range(cell.accumulation):
+            head = f"{step}.{micro_batch}."
+
+            def get(name: str, head: str = head) -> Tensor | None:
+                return file.get_tensor(head + name) if head + name in keys else None
+
+            ids_BT, labels_BT = get("input_ids"), get("labels")
+            assert ids_BT is not None
+            assert labels_BT is not None
+            sample_ids = tuple(range(len(ids_BT)))
+            mask, position_ids_BT = get("attention_mask"), get("position_ids")
+            batches.append(Batch(ids_BT, labels_BT, mask, position_ids_BT, sample_ids))
+    return batches
+
+
+def make_step(
+    streamed: StreamedModel,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Batch],
+    cell: Cell,
+    learning_rate: float,
+    observe: Any = None,
+) -> dict[str, Any]:
+    """One step through the product's own function; its values for the record."""
+    result = train_step(
+        streamed.model,
+        streamed.params,
+        optimizer,
+        list(batches),
+        device=streamed.device,
+        learning_rate=learning_rate,
+        max_grad_norm=cell.max_grad_norm,
+        autocast_dtype=getattr(torch, cell.autocast) if cell.autocast else None,
+        observe=observe,
+    )
+    return {"loss": result.loss, "grad_norm": result.grad_norm}
+
+
+def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
+    """All steps of a cell: the recorded ones, then those that are only timed."""
+    streamed = open_streamed(plan, cell, torch.device(plan.device))
+    optimizer = make_optimizer(streamed.params, weight_decay=cell.weight_decay)
+    recorder = Recorder(cell.name, file, dump=plan.dump)
+    for name, parameter in streamed.params:
+        recorder.note(f"adapter.{name}", parameter)
+    recorder.end_step()
+    torch.manual_seed(cell.seed)
+    for step in range(cell.num_steps):
+        run_step(plan, cell, streamed, optimizer, step, recorder)
+        if step + 1 == cell.resume_at:
+            save_for_resume(plan, cell, streamed, optimizer)
+    step_s = []
+    for step in range(cell.num_timing_steps):
+        started_s = time.perf_counter()
+        run_step(plan, cell, streamed, optimizer, step % cell.num_steps, None)
+        step_s.append(time.perf_counter() - started_s)
+    return finish(streamed, recorder, cell.num_steps + cell.num_timing_steps, step_s)
+
+
+def run_step(
+    plan: Plan,
+    cell: Cell,
+    streamed: StreamedModel,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    recorder: Recorder | None,
+) -> None:
+    """One step of the plan, recorded or not."""
+    batches = read_batches(plan, cell, step)
+    observe = recorder.note if recorder else None
+    values = make_step(streamed, optimizer, batches, cell, cell.learning_rates[step], observe)
+    if recorder:
+        recorder.end_step(**values)
+
+
+def save_for_resume(
+    plan: Plan, cell: Cell, streamed: StreamedModel, optimizer: torch.optim.Optimizer
+) -> Path:
+    """Write the product's checkpoint of this step, which another process continues."""
+    assert cell.resume_at is not None
+    folder = plan.folder / "checkpoints" / cell.name
+    folder.parent.mkdir(exist_ok=True)
+    state = TrainerState(
+        run_id="parity",
+        step=cell.resume_at,
+        cursor={"epoch": 0, "position": cell.resume_at},
+        events_bytes=0,
+        loss=None,
+        exact=True,
+        inputs={},
+    )
+    save_checkpoint(
+        folder,
+        model=streamed.model,
+        params=streamed.params,
+        optimizer=optimizer,
+        device=streamed.device,
+        state=state,
+    )
+    return folder
+
+
+def finish(
+    streamed: StreamedModel, recorder: Recorder, num_steps: int, step_s: list[float]
+) -> ArmRecord:
+    """Close a cell's record with the proof that it streamed and with what was measured."""
+    num_passes = num_steps * streamed.accumulation
+    measured = measurements(streamed, num_passes)
+    shown = proof(
+        streamed.base.layers,
+        streamed.manager,
+        num_blocks=len(streamed.base.blocks),
+        num_passes=num_passes,
+    )
+    return recorder.end(streaming_proof=shown, step_s=step_s[UNTIMED_STEPS:], **measured)
+
+
+def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
+    """Memory, and what the link had to carry."""
+    found: dict[str, Any] = {
+        "num_passes": num_passes,
+        "host_rss_bytes": psutil.Process().memory_info().rss,
+        "host_block_bytes": sum(block.num_bytes for block in streamed.base.blocks),
+        "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
+        "resident_bytes": streamed.base.resident_bytes,
+    }
+    if streamed.device.type == "cuda":
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        found |= {
+            "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+            "free_bytes": free_bytes,
+            "total_bytes": total_bytes,
+        }
+    return found
+
+
+def main() -> None:
+    """Run the chosen cells of a plan."""
+    run_cells(run_cell)
+
+
+def run_cells(run: Callable[[Plan, Cell, TextIO], object]) -> None:
+    """Read the command line and run each chosen cell, its lines going to the output."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--cells", default="")
+    options = parser.parse_args()
+    plan = read_plan(options.plan)
+    set_up(plan)
+    chosen = options.cells.split(",") if options.cells else [cell.name for cell in plan.cells]
+    with options.output.open("w", encoding="utf-8") as file:
+        for cell in plan.cells:
+            if cell.name in chosen:
+                run(plan, cell, file)
+
+
+if __name__ == "__main__":
+    main()

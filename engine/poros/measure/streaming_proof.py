@@ -1,0 +1,69 @@
+"""Evidence that the streamed arm streamed: otherwise it would equal the resident one for free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bitsandbytes.nn.modules import Linear4bit
+from torch import Tensor, nn
+
+from poros.streaming.block_manager import BlockManager
+
+
+def predicted_copies(num_blocks: int, num_slots: int, num_passes: int) -> int:
+    """Copies that a ring needs for forward and backward of `num_passes` micro-batches.
+
+    The first forward brings in every block. At each turn-around, at the end of a forward and of a
+    backward, the blocks that the slots hold are the ones needed next, so they stay.
+    """
+    if num_blocks <= num_slots:
+        return num_blocks
+    return num_blocks + (2 * num_passes - 1) * (num_blocks - num_slots)
+
+
+def base_tensors(layers: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Every frozen tensor inside the layers, those of quantisation states included."""
+    for index, layer in enumerate(layers):
+        for name, module in layer.named_modules():
+            for leaf, parameter in module.named_parameters(recurse=False):
+                if not parameter.requires_grad:
+                    yield f"{index}.{name}.{leaf}", parameter.data
+            if isinstance(module, Linear4bit):
+                weight: Any = module.weight
+                state = weight.quant_state
+                yield f"{index}.{name}.absmax", state.absmax
+                if state.nested:
+                    yield f"{index}.{name}.offset", state.offset
+                    yield f"{index}.{name}.nested_absmax", state.state2.absmax
+
+
+def proof(
+    layers: Sequence[nn.Module], manager: BlockManager, *, num_blocks: int, num_passes: int
+) -> dict[str, Any]:
+    """Whether the layers' base tensors are absent from the device, and the copies as predicted.
+
+    It empties the ring: what still has elements afterwards was never streamed.
+    """
+    predicted = predicted_copies(num_blocks, manager.num_slots, num_passes)
+    manager.forget()
+    tensors = dict(base_tensors(layers))
+    present = [name for name, tensor in tensors.items() if tensor.numel()]
+    reason = ""
+    if not tensors:
+        reason = "no base tensors found"
+    elif present:
+        reason = f"{len(present)} base tensors stayed on the device, {present[0]} first"
+    elif manager.num_copies != predicted:
+        reason = f"{manager.num_copies} copies, {predicted} predicted"
+    return {
+        "proved": not reason,
+        "reason": reason,
+        "num_base_tensors": len(tensors),
+        "num_present": len(present),
+        "num_copies": manager.num_copies,
+        "num_predicted_copies": predicted,
+        "copied_bytes": manager.copied_bytes,
+        "slot_bytes": manager.slot_bytes,
+        "num_slots": manager.num_slots,
+    }
