@@ -8,6 +8,7 @@ written before the next one. A resumed run cuts the file to the offset that its 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -15,19 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from poros import events, failpoints
+from poros import atomic, events, failpoints
 from poros.events import Event
 
 
 class EventLog:
     """The one writer of an event file."""
 
-    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
+    def __init__(self, path: Path, *, keep_bytes: int | None = None, held: bool = False) -> None:
         """Open for appending.
 
         Args:
             path: Made when it is not there.
             keep_bytes: Cut the file to so many bytes first; None keeps all whole lines.
+            held: Change nothing, and keep new lines in memory, until `release`.
         """
         self._descriptor = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
@@ -36,8 +38,20 @@ class EventLog:
         self._num_bytes = content.rfind(b"\n") + 1
         self._seq = content.count(b"\n")
         self._unwritten: list[bytes] = []
+        self._failure: OSError | None = None
+        self._path = path
         self._lock = threading.Lock()
-        os.ftruncate(self._descriptor, self._num_bytes)
+        self._held = held
+        if not held:
+            os.ftruncate(self._descriptor, self._num_bytes)
+
+    def release(self) -> None:
+        """Cut the file as asked for, and write the lines that waited."""
+        with self._lock:
+            if self._held:
+                self._held = False
+                os.ftruncate(self._descriptor, self._num_bytes)
+                self._write_all()
 
     def __enter__(self) -> EventLog:
         """Nothing more to do."""
@@ -66,13 +80,16 @@ class EventLog:
         """Bring the file to the disk; its length then belongs into a checkpoint.
 
         Raises:
-            OSError: Lines are missing in the file, or the disk failed.
+            PorosStorageError: Lines are missing in the file, or the disk failed.
         """
         with self._lock:
             self._write_all()
-            if self._unwritten:
-                raise OSError(28, "event lines could not be written")
-            os.fsync(self._descriptor)
+            try:
+                if self._unwritten:
+                    raise self._failure or OSError(errno.EIO, os.strerror(errno.EIO))
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise atomic.storage_error(error, self._path) or error from error
             return self._num_bytes
 
     def close(self) -> None:
@@ -81,16 +98,18 @@ class EventLog:
             os.close(self._descriptor)
 
     def _write_all(self) -> None:
-        while self._unwritten and self._write(self._unwritten[0]):
+        while self._unwritten and not self._held and self._write(self._unwritten[0]):
             del self._unwritten[0]
 
     def _write(self, line: bytes) -> bool:
         try:
             failpoints.hit("events.write")
             num_written = os.write(self._descriptor, line)
-        except OSError:
+        except OSError as error:
+            self._failure = error
             return False
         if num_written < len(line):
+            self._failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(self._descriptor, self._num_bytes)
             return False
         self._num_bytes += num_written

@@ -25,6 +25,12 @@ POINTS: dict[str, str] = {
     "atomic.rename": "everything is fsynced, the name is still the temporary one",
     "atomic.parent_fsync": "renamed, the parent folder is not fsynced",
     "events.write": "before an event line is written",
+    "checkpoint.begin": "before a checkpoint's first byte",
+    "checkpoint.adapter": "the adapter is written, the state is not",
+    "checkpoint.tensors": "optimizer and random states are written, trainer.json is not",
+    "checkpoint.rotate": "before an old checkpoint is removed",
+    "train.step": "before an optimizer step",
+    "train.after_step": "after an optimizer step, before its event",
 }
 """Every name `hit` is called with, and where that is."""
 

@@ -39,6 +39,8 @@ class RunFolder:
     run_id: str
     exact: bool = True
     """False for ever once the run was continued under changed conditions."""
+    is_new: bool = False
+    """The folder was not there before."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     _lock_descriptor: int = -1
 
@@ -64,16 +66,24 @@ class RunFolder:
 
     def record(self, config_yaml: str) -> None:
         """Write `run.json` and `config.yaml`."""
+        # run.json first: it is what makes the folder ours after a crash here.
+        self._write_about()
+        atomic.write_file(self.path / "config.yaml", config_yaml)
+        self.checkpoints.mkdir(exist_ok=True)
+
+    def _write_about(self) -> None:
         about = {
             "format": FORMAT,
             "run_id": self.run_id,
             "exact": self.exact,
             "identity": dict(self.identity),
         }
-        # run.json first: it is what makes the folder ours after a crash here.
         atomic.write_file(self.path / "run.json", json.dumps(about, indent=1) + "\n")
-        atomic.write_file(self.path / "config.yaml", config_yaml)
-        self.checkpoints.mkdir(exist_ok=True)
+
+    def discard(self) -> None:
+        """Remove a folder that this process made, when its run could not even begin."""
+        if self.is_new and not _has_results(self.path):
+            atomic.remove(self.path)
 
     def close(self) -> None:
         """Give the folder back."""
@@ -99,15 +109,15 @@ def open_run_folder(
     """
     _refuse_bad_place(path)
     try:
+        folder = RunFolder(path, secrets.token_hex(8), identity=identity, is_new=not path.exists())
         path.mkdir(exist_ok=True)
-        folder = RunFolder(path, secrets.token_hex(8), identity=identity)
         folder._lock_descriptor = _lock(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
         record = _refuse_other_run(path, identity, resume=resume)
-        folder.run_id = record.get("run_id", folder.run_id)
-        folder.exact = record.get("exact", True)
+        if record and _has_results(path):
+            folder.run_id, folder.exact = record["run_id"], record["exact"]
         _prove_writable(folder)
         yield folder
     finally:
@@ -172,13 +182,18 @@ def _reason_to_refuse(
 ) -> str:
     if record.get("format") != FORMAT:
         return f"the run there has format {record.get('format')}, this version writes {FORMAT}"
+    if not _has_results(path):
+        return ""
     theirs = record.get("identity", {})
     changed = [key for key in {**theirs, **identity} if theirs.get(key) != identity.get(key)]
     if changed:
         return f"the folder belongs to another run (other {', '.join(sorted(changed))})"
-    if not resume and any((path / "checkpoints").glob("step-*")):
-        return "the folder has checkpoints, and resume is never"
-    return ""
+    return "" if resume else "the folder has checkpoints, and resume is never"
+
+
+def _has_results(path: Path) -> bool:
+    """Whether there is anything to lose."""
+    return (path / "adapter").exists() or any((path / "checkpoints").glob("step-*"))
 
 
 def _foreign_names(path: Path) -> list[str]:

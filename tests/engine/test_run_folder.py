@@ -28,12 +28,17 @@ def enter(path: Path, **identity: str) -> None:
         folder.record("model: x\n")
 
 
+def train_in(path: Path, **identity: str) -> None:
+    enter(path, **identity)
+    (path / "checkpoints" / "step-000001").mkdir()
+
+
 @pytest.mark.parametrize(
     "name",
     ["plain", "with space", "naïve ✓", "two\nlines", "q\"u'ote", os.fsdecode(b"\xff"), "n" * 255],
 )
 def test_a_folder_of_any_name_is_made_and_entered_again(tmp_path, name):
-    enter(tmp_path / name, model="a")
+    train_in(tmp_path / name, model="a")
     first = read_run(tmp_path / name)
     enter(tmp_path / name, model="a")
     assert first == read_run(tmp_path / name)
@@ -42,8 +47,8 @@ def test_a_folder_of_any_name_is_made_and_entered_again(tmp_path, name):
 
 
 def test_another_runs_folder_is_refused_with_the_free_name(tmp_path):
-    enter(tmp_path / "out", model="a")
-    enter(tmp_path / "out-2", model="a")
+    train_in(tmp_path / "out", model="a")
+    train_in(tmp_path / "out-2", model="a")
     before = (tmp_path / "out" / "run.json").read_bytes()
     with pytest.raises(PorosOutputError, match=r"other model.*out-3") as caught:
         enter(tmp_path / "out", model="b")
@@ -67,8 +72,7 @@ def test_a_file_or_a_missing_parent_is_refused(tmp_path):
 
 
 def test_resume_never_does_not_touch_checkpoints(tmp_path):
-    enter(tmp_path / "out")
-    (tmp_path / "out" / "checkpoints" / "step-000001").mkdir()
+    train_in(tmp_path / "out")
     with (
         pytest.raises(PorosOutputError, match="resume is never"),
         open_run_folder(tmp_path / "out", identity={}, resume=False),
@@ -125,6 +129,16 @@ def test_an_unwritable_filesystem_is_found_by_writing(tmp_path, options):
     finally:
         if not mount.returncode:
             subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_folder_without_results_serves_another_run_and_a_new_one_can_be_discarded(tmp_path):
+    enter(tmp_path / "out", model="a")
+    enter(tmp_path / "out", model="b")
+    assert read_run(tmp_path / "out")["identity"] == {"model": "b"}
+    for name, is_left in (("out", True), ("new", False)):
+        with open_run_folder(tmp_path / name, identity={}) as folder:
+            folder.discard()
+        assert (tmp_path / name).exists() == is_left
 
 
 def test_the_free_name_fits_the_filesystem(tmp_path):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
 from array import array
 from pathlib import Path
+from typing import Any
 
-import torch
 from peft import PeftModel
 
 from poros.data.batches import StepBatches
 from poros.data.samples import IGNORED, Sample
+from poros.event_log import read_events
+from poros.events import NUMERIC_STEP_FIELDS, StepFinished
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.byte_source import SafetensorsSource
 from poros.streaming.attach import attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora
+from tests.engine.data.tiny_tokenizers import tiny_tokenizer
 from tests.engine.loading.tiny_models import CPU, write_model
 
 
@@ -69,6 +73,45 @@ def write_tiny(folder: Path) -> Path:
     return write_model(folder, num_hidden_layers=2)
 
 
-def fix_threads() -> None:
-    """One thread: what tests of bits need on any machine."""
-    torch.set_num_threads(1)
+def write_chat_model(folder: Path) -> Path:
+    """Two layers of llama with a tokenizer."""
+    write_model(folder, num_hidden_layers=2, vocab_size=264, max_position_embeddings=128)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, num_rows: int = 20) -> Path:
+    """Questions and answers."""
+    rows = [{"prompt": f"what is {i}?", "completion": f"it is {i * i}."} for i in range(num_rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def tiny_settings(model: Path, folder: Path) -> dict[str, Any]:
+    """A config's values: 6 steps, a checkpoint every 2, dropout on."""
+    return {
+        "model_name_or_path": str(model),
+        "dataset": str(write_rows(folder / "data.jsonl")),
+        "output_dir": str(folder / "out"),
+        "max_seq_length": 64,
+        "max_steps": 6,
+        "save_steps": 2,
+        "per_device_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "warmup_steps": 2,
+        "lora_rank": 4,
+        "learning_rate": 1e-3,
+        "device": "cpu",
+        "cpu_threads": 1,
+        "nf4_cache": str(model.parent / "nf4"),
+    }
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """What an exact resume must repeat: state bytes and the numbers of every step."""
+    adapter = folder / "adapter"
+    names = ("adapter_model", "poros_state/optimizer", "poros_state/rng")
+    found: dict[str, Any] = {name: (adapter / f"{name}.safetensors").read_bytes() for name in names}
+    steps = [e for e in read_events(folder / "events.jsonl") if isinstance(e, StepFinished)]
+    found["steps"] = [[getattr(e, key) for key in NUMERIC_STEP_FIELDS] for e in steps]
+    return found

@@ -1,0 +1,257 @@
+"""A run without screens: a progress line on a terminal, plain lines in a pipe, or JSON lines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Protocol, TextIO
+
+from poros import events
+from poros.config import PorosConfig
+from poros.errors import escape_control
+from poros.events import Event
+
+PLAIN_EVERY_S = 10.0
+"""In a pipe a line comes at least this often while steps are made."""
+REDRAW_EVERY_S = 0.1
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Printer(Protocol):
+    """Shows the events of one run."""
+
+    def __call__(self, event: Event, line: str) -> None:
+        """Show an event; ``line`` is what stands in the event file."""
+        ...
+
+
+class Output:
+    """A stream that may go away: a closed pipe or a full disk never stops a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream`` as long as it takes it."""
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write and flush; once that fails, everything goes nowhere."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._abandon()
+
+    def _abandon(self) -> None:
+        # The interpreter flushes its streams at exit, and would fail there again.
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+        except (OSError, ValueError):
+            self._stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  kept
+
+
+class JsonPrinter:
+    """The lines of `events.jsonl` on stdout."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        """Print to ``stdout``."""
+        self._stdout = Output(stdout)
+
+    def __call__(self, event: Event, line: str) -> None:
+        """Print the line as it is."""
+        self._stdout.write(line)
+
+
+class LinePrinter:
+    """Lines for people; on a terminal the last one is redrawn in place."""
+
+    def __init__(self, config: PorosConfig, stdout: TextIO, stderr: TextIO) -> None:
+        """Find out what kind of place stdout is."""
+        self._config = config
+        self._stdout, self._stderr = Output(stdout), Output(stderr)
+        self._redraws = stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._drawn = ""
+        self._last_s = 0.0
+        self._total_steps = 0
+        self._started_s = time.monotonic()
+        self._first_step = 0
+        self._on_cpu = False
+
+    def __call__(self, event: Event, line: str) -> None:
+        """Show what a person wants to know of the event."""
+        match event:
+            case events.RunStarted():
+                self._start(event)
+            case events.StepFinished():
+                self._show_step(event)
+            case events.PhaseStarted():
+                self._redraw(f"{event.phase} ...", due=self._redraws)
+            case events.PhaseProgressed():
+                self._show_progress(event)
+            case events.PhaseFinished() if event.duration_s >= 1:
+                self._say(f"{event.phase}: {event.duration_s:.0f} s")
+            case events.Warned():
+                self._clear()
+                self._stderr.write(f"poros: warning[{event.code}]: {_plain(event.message)}\n")
+            case _:
+                for text in _sentences(event, self._config, on_cpu=self._on_cpu):
+                    self._say(text)
+
+    def fail(self, lines: list[str]) -> None:
+        """Print an error's lines to stderr."""
+        self._clear()
+        for line in lines:
+            self._stderr.write(f"{line}\n")
+
+    def _start(self, event: events.RunStarted) -> None:
+        self._total_steps = event.total_steps
+        self._first_step = event.resumed_from_step or 0
+        self._started_s = time.monotonic()
+        self._on_cpu = event.device == "cpu"
+        resumed = f", from step {self._first_step}" if event.resumed_from_step else ""
+        self._say(
+            f"{_plain(event.model)} on {event.device}: {event.total_steps} steps{resumed},"
+            f" run folder {_plain(event.output_dir)}"
+        )
+
+    def _show_step(self, event: events.StepFinished) -> None:
+        num_done = event.step - self._first_step
+        left_s = (self._total_steps - event.step) * (time.monotonic() - self._started_s) / num_done
+        text = (
+            f"step {event.step}/{self._total_steps}  loss {event.loss:.4f}"
+            f"  rate {event.learning_rate:.2e}  {event.duration_s:.2f} s/step"
+            f"  left {duration(left_s)}"
+        )
+        if event.device_peak_bytes:
+            text += f"  peak {gigabytes(event.device_peak_bytes)}"
+        is_last = event.step == self._total_steps
+        often = event.step % self._config.logging_steps == 0 or is_last or num_done == 1
+        self._redraw(text, due=self._redraws or often or self._is_late(PLAIN_EVERY_S))
+
+    def _show_progress(self, event: events.PhaseProgressed) -> None:
+        of_total = f"/{event.total}" if event.total else ""
+        is_last = event.done == event.total
+        due = self._is_late(REDRAW_EVERY_S if self._redraws else PLAIN_EVERY_S)
+        if due or (self._redraws and is_last):
+            self._redraw(f"{event.phase}: {event.done}{of_total} {event.unit}", due=True)
+
+    def _is_late(self, seconds: float) -> bool:
+        return time.monotonic() - self._last_s >= seconds
+
+    def _redraw(self, text: str, *, due: bool) -> None:
+        """Show a line that the next one replaces; in a pipe, a line."""
+        if not due:
+            return
+        self._last_s = time.monotonic()
+        if not self._redraws:
+            self._stdout.write(f"{text}\n")
+            return
+        width = shutil.get_terminal_size().columns
+        self._drawn = text[: max(width - 1, 1)]
+        self._stdout.write(_CLEAR_LINE + self._drawn)
+
+    def _say(self, text: str) -> None:
+        """A line that stays."""
+        drawn = self._clear()
+        self._stdout.write(f"{text}\n")
+        if drawn and drawn.startswith("step "):
+            self._redraw(drawn, due=True)
+
+    def _clear(self) -> str:
+        drawn, self._drawn = self._drawn, ""
+        if drawn:
+            self._stdout.write(_CLEAR_LINE)
+        return drawn
+
+
+def _sentences(event: Event, config: PorosConfig, *, on_cpu: bool) -> list[str]:
+    match event:
+        case events.DataPrepared():
+            return [
+                f"{event.split}: {event.num_samples} samples of {event.num_rows} rows"
+                f" ({event.shape}), {event.num_label_tokens} tokens to learn,"
+                f" {event.num_truncated} cut, {event.num_dropped} left out"
+            ]
+        case events.ModelLoaded():
+            return [
+                f"{event.num_blocks} blocks, {gigabytes(event.host_bytes)} on the host;"
+                f" {event.num_slots} slots of {gigabytes(event.slot_bytes)} on the device;"
+                f" {event.num_trainable_params} weights to train"
+            ]
+        case events.EvaluationFinished():
+            perplexity = f"perplexity {event.eval_perplexity:.2f}"
+            return [f"held-out loss after step {event.step}: {event.eval_loss:.4f}, {perplexity}"]
+        case events.CheckpointSaved():
+            return [f"checkpoint: {_plain(event.path)} ({event.size_bytes / 1e6:.1f} MB)"]
+        case events.CheckpointFailed():
+            return [f"no checkpoint of step {event.step}, going on: {_plain(event.reason)}"]
+        case events.CommandAcknowledged():
+            return [f"{event.command}: {event.detail}"]
+        case events.RunFinished():
+            return summary(event, config, on_cpu=on_cpu)
+        case _:
+            return []
+
+
+def summary(event: events.RunFinished, config: PorosConfig, *, on_cpu: bool) -> list[str]:
+    """What is said at the end of a run."""
+    if event.status != "finished":
+        path = event.checkpoint_path
+        if path is None:
+            return ["stopped before a step was saved; the same command starts again"]
+        saved = path.endswith(f"step-{event.step:06d}")
+        head = f"saved step {event.step}" if saved else f"stopped in step {event.step + 1}, unsaved"
+        return [f"{head}; resume with the same command, or --resume {_plain(path)}"]
+    loss = "" if event.final_loss is None else f", loss {event.final_loss:.4f}"
+    peak = event.peak_vram_allocated_bytes
+    memory = f", device peak {gigabytes(peak)}" if peak else ""
+    head = f"done: {event.step} steps in {duration(event.duration_s)}{loss}{memory}"
+    adapter = str(event.adapter_path)
+    return [
+        head,
+        f"the adapter lies in {_plain(adapter)}; load it with",
+        *(f"    {line}" for line in snippet(config, adapter, on_cpu=on_cpu)),
+    ]
+
+
+def snippet(config: PorosConfig, adapter: str, *, on_cpu: bool) -> list[str]:
+    """Python that loads the adapter on the stock base; it gives the run's own logits."""
+    how = f"dtype=torch.{config.torch_dtype}"
+    imports = "AutoModelForCausalLM"
+    if config.quantization == "nf4":
+        imports += ", BitsAndBytesConfig"
+        how += (
+            ", quantization_config=BitsAndBytesConfig(load_in_4bit=True,"
+            " bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,"
+            f" bnb_4bit_compute_dtype=torch.{config.torch_dtype})"
+        )
+    place = "cpu" if on_cpu else "cuda"
+    name = config.model_name_or_path
+    lines = [
+        f"import torch; from peft import PeftModel; from transformers import {imports}",
+        f"base = AutoModelForCausalLM.from_pretrained({name!r}, device_map={place!r}, {how})",
+        f"model = PeftModel.from_pretrained(base, {adapter!r})",
+    ]
+    if on_cpu and config.quantization == "nf4":
+        # Otherwise bitsandbytes repacks the weights in place, and rounds in another way.
+        flag = "for module in base.modules(): module.support_avx512bf16_for_cpu = False"
+        lines.insert(2, flag)
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def gigabytes(num_bytes: int) -> str:
+    """Two digits after the point."""
+    return f"{num_bytes / 1e9:.2f} GB"
+
+
+def _plain(text: str) -> str:
+    return escape_control(text)

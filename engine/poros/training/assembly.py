@@ -1,0 +1,320 @@
+"""A trainer made from a config: model on the ring, adapter, optimizer, data, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from poros.config import PorosConfig
+from poros.control import Control
+from poros.data.batches import StepBatches, batches_in_order
+from poros.event_log import EventLog
+from poros.events import EvaluationFinished, Event, ModelLoaded, PhaseProgressed, SampleGenerated
+from poros.loading import nf4_cache
+from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.phases import phase_events
+from poros.run_folder import RunFolder
+from poros.streaming.attach import attach
+from poros.streaming.block_manager import BlockManager
+from poros.training.checkpoint import (
+    TrainerState,
+    load_checkpoint,
+    needed_bytes,
+    save_checkpoint,
+)
+from poros.training.checkpoint_keeper import CheckpointKeeper
+from poros.training.determinism import rng_state, seed_all, set_rng_state
+from poros.training.evaluate import evaluate
+from poros.training.inputs import Inputs, check_status
+from poros.training.kv_cache import is_kv_cache
+from poros.training.lora import attach_lora, trainable_params
+from poros.training.optimizer import learning_rate_at, make_optimizer
+from poros.training.resume import ResumePoint
+from poros.training.run_inputs import device_inputs, versions
+from poros.training.samples import AnswerCache, answer
+from poros.training.telemetry import Meter
+from poros.training.trainer import Pace, Trainer
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run has beside its config and inputs.
+
+    Attributes:
+        run: Its folder.
+        log: Its event file.
+        emit: Takes its events.
+        control: Its orders.
+        recorded: The inputs that its checkpoints record.
+        exact: Whether it was never continued under changed conditions.
+    """
+
+    run: RunFolder
+    log: EventLog
+    emit: Emit
+    control: Control
+    recorded: dict[str, Any]
+    exact: bool
+
+
+def make_batches(config: PorosConfig, inputs: Inputs) -> StepBatches:
+    """The training data in their order."""
+    return StepBatches(
+        inputs.train.samples,
+        batch_size=config.per_device_batch_size,
+        accumulation=config.gradient_accumulation_steps,
+        seed=config.seed,
+        packing=config.packing,
+        max_seq_length=config.max_seq_length,
+        pad_token_id=inputs.train.report.pad_token_id,
+    )
+
+
+def num_total_steps(config: PorosConfig, batches: StepBatches) -> int:
+    """Optimizer steps of the whole run."""
+    return config.max_steps or config.num_epochs * batches.steps_per_epoch
+
+
+class Assembly:
+    """The parts of one run, put together in the order in which they need each other."""
+
+    def __init__(
+        self,
+        config: PorosConfig,
+        inputs: Inputs,
+        batches: StepBatches,
+        around: Surroundings,
+        point: ResumePoint | None,
+    ) -> None:
+        """Load the base, attach adapters and ring, and take the state of ``point``."""
+        self.config, self.inputs, self.around, self._point = config, inputs, around, point
+        self.device = inputs.device
+        self.base = self._load_base()
+        self.model = self._attach_adapter()
+        self.params = trainable_params(self.model)
+        self.optimizer = make_optimizer(self.params, weight_decay=config.weight_decay)
+        self.manager = self._attach_ring()
+        self.trainer = self._make_trainer(batches)
+        self._emit_loaded()
+        seed_all(config.seed)
+        if point is not None:
+            batches.seek(point.state.cursor)
+            load_checkpoint(
+                point.folder, params=self.params, optimizer=self.optimizer, device=self.device
+            )
+
+    def save(self, folder: Path) -> int:
+        """Write the adapter and the training state as they are now."""
+        state = TrainerState(
+            run_id=self.around.run.run_id,
+            step=self.trainer.step,
+            cursor=self.trainer.batches.cursor,
+            events_bytes=self.around.log.sync(),
+            loss=self.trainer.loss,
+            exact=self.around.exact,
+            inputs=self.around.recorded,
+        )
+        return save_checkpoint(
+            folder,
+            model=self.model,
+            params=self.params,
+            optimizer=self.optimizer,
+            device=self.device,
+            state=state,
+        )
+
+    def evaluate(self, step: int) -> None:
+        """Report the held-out loss, where there are held-out data."""
+        held_out = self.inputs.held_out
+        if held_out is None:
+            return
+        size = self.config.per_device_batch_size
+        started_s = time.monotonic()
+        num_batches = -(-len(held_out.samples) // size)
+
+        def progress(done: int) -> None:
+            self.around.emit(
+                PhaseProgressed(phase="evaluate", done=done, total=num_batches, unit="batches")
+            )
+
+        with phase_events("evaluate", self.around.emit):
+            result = evaluate(
+                self.model,
+                batches_in_order(
+                    held_out.samples, batch_size=size, pad_token_id=held_out.report.pad_token_id
+                ),
+                device=self.device,
+                autocast_dtype=self._autocast_dtype,
+                progress=progress,
+            )
+        self.around.emit(
+            EvaluationFinished(
+                step=step,
+                eval_loss=result.loss,
+                eval_perplexity=result.perplexity,
+                num_label_tokens=result.num_label_tokens,
+                duration_s=time.monotonic() - started_s,
+            )
+        )
+
+    def ask(self, stage: str) -> None:
+        """Report the model's answers to the sample prompts; draws no random number."""
+        prompts, num_tokens = self.config.samples, self.config.sample_tokens
+        if not prompts:
+            return
+        state = rng_state(self.device)
+        cache = AnswerCache(
+            base=self.base.digest,
+            quantization=self.config.quantization,
+            dtype=self.config.torch_dtype,
+            template=self.inputs.train.report.template_sha256,
+            prompts=list(prompts),
+            num_tokens=num_tokens,
+            attention=self.config.attn_implementation,
+            machine=device_inputs(self.device) | versions(),
+        )
+        # An adapter before its first step adds nothing, so these answers are the base model's.
+        answers = cache.read() if stage == "before" else None
+        if answers is None:
+            with phase_events("sample", self.around.emit):
+                answers = answer(
+                    self.model,
+                    self.inputs.tokenizer,
+                    prompts,
+                    max_new_tokens=num_tokens,
+                    device=self.device,
+                )
+            if stage == "before":
+                cache.write(answers)
+        for prompt, text in zip(prompts, answers, strict=True):
+            self.around.emit(
+                SampleGenerated(step=self.trainer.step, stage=stage, prompt=prompt, text=text)
+            )
+        set_rng_state(state, self.device)
+
+    @property
+    def _autocast_dtype(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.config.autocast else None
+
+    def _load_base(self) -> BaseModel:
+        config = self.config
+        base = load_base_model(
+            self.inputs.source,
+            device=self.device,
+            quantization=config.quantization,
+            dtype=getattr(torch, config.torch_dtype),
+            layers_per_block=config.layers_per_block,
+            cache=nf4_cache.location(config.nf4_cache),
+            attn_implementation=config.attn_implementation,
+            emit=self.around.emit,
+            trust_remote_code=config.trust_remote_code,
+        )
+        check_status(base.architecture.status, config.blockwise_arch_check, self.around.emit)
+        place_ends(base, self.device)
+        return base
+
+    def _attach_adapter(self) -> PeftModel:
+        config = self.config
+        return attach_lora(
+            self.base,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            dropout=config.lora_dropout,
+            targets=config.lora_target_modules,
+            seed=config.seed,
+            adapter_path=None if self._point is None else self._point.folder,
+            dtype=getattr(torch, config.adapter_dtype),
+        )
+
+    def _attach_ring(self) -> BlockManager:
+        config, blocks = self.config, self.base.blocks
+        manager = BlockManager(
+            blocks,
+            device=self.device,
+            num_slots=num_slots(config, max(block.num_bytes for block in blocks)),
+            prefetch=config.enable_prefetch,
+        )
+        attach(
+            self.base.layers,
+            manager,
+            device=self.device,
+            layers_per_block=config.layers_per_block,
+            drop=is_kv_cache,
+            preserve_rng=config.preserve_rng_state,
+        )
+        return manager
+
+    def _make_trainer(self, batches: StepBatches) -> Trainer:
+        config, point = self.config, self._point
+        total_steps = num_total_steps(config, batches)
+        keeper = CheckpointKeeper(
+            self.around.run.checkpoints,
+            keep=config.keep_checkpoints,
+            write=self.save,
+            needed_bytes=needed_bytes(self.params),
+            emit=self.around.emit,
+            saved_step=point.state.step if point is not None and point.in_this_run else None,
+        )
+        pace = Pace(
+            total_steps=total_steps,
+            save_steps=config.save_steps,
+            eval_steps=config.eval_steps,
+            max_grad_norm=config.max_grad_norm,
+            autocast_dtype=self._autocast_dtype,
+            learning_rate_at=lambda step: learning_rate_at(
+                step,
+                base=config.learning_rate,
+                warmup_steps=config.warmup_steps,
+                total_steps=total_steps,
+                schedule=config.lr_scheduler,
+            ),
+        )
+        return Trainer(
+            model=self.model,
+            params=self.params,
+            optimizer=self.optimizer,
+            batches=batches,
+            pace=pace,
+            device=self.device,
+            checkpoints=keeper,
+            evaluate=self.evaluate,
+            meter=Meter(self.device, self.manager),
+            emit=self.around.emit,
+            control=self.around.control,
+            logs=self.around.run.logs,
+            step=point.state.step if point is not None else 0,
+            loss=point.state.loss if point is not None else None,
+        )
+
+    def _emit_loaded(self) -> None:
+        base, block_bytes = self.base, [block.num_bytes for block in self.base.blocks]
+        self.around.emit(
+            ModelLoaded(
+                model_type=base.architecture.model_type,
+                num_blocks=len(base.blocks),
+                block_bytes=block_bytes,
+                num_slots=self.manager.num_slots,
+                slot_bytes=self.manager.slot_bytes,
+                host_bytes=sum(block_bytes),
+                resident_bytes=base.resident_bytes,
+                num_trainable_params=sum(p.numel() for _, p in self.params),
+                num_adapter_tensors=len(self.params),
+                load_device_peak_bytes=base.load_device_peak_bytes,
+                from_cache=base.from_cache,
+            )
+        )
+
+
+def num_slots(config: PorosConfig, slot_bytes: int) -> int:
+    """Slots of the ring: those asked for, or as many as ``vram_budget`` GB hold."""
+    if isinstance(config.vram_budget, str):
+        return config.num_slots
+    return max(config.num_slots, int(config.vram_budget * 1e9 // slot_bytes))

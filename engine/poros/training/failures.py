@@ -1,0 +1,73 @@
+"""Exceptions of libraries, as the errors that a person can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from poros import atomic
+from poros.config import PorosConfig
+from poros.errors import (
+    PorosDeviceLostError,
+    PorosError,
+    PorosHostMemoryError,
+    PorosOOMError,
+)
+from poros.events import RunFailed
+
+
+def as_poros_error(
+    error: BaseException, config: PorosConfig, *, step: int, folder: Path
+) -> PorosError | None:
+    """The error to show; None: it is a bug of ours."""
+    if isinstance(error, PorosError):
+        return error
+    where = f"step {step + 1}" if step else "before the second step"
+    if isinstance(error, torch.OutOfMemoryError):
+        reason = str(error).partition(". ")[0]
+        return PorosOOMError(reason, where=where, remediation=_smaller_plan(config))
+    if isinstance(error, torch.AcceleratorError):
+        return PorosDeviceLostError(
+            f"the device failed: {str(error).partition(chr(10))[0]}",
+            where=where,
+            remediation="start again, it goes on from the last checkpoint; see dmesg for Xid lines",
+        )
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+        return PorosHostMemoryError(
+            "the host has too little memory",
+            where=where,
+            remediation="close other programs, or lower per_device_batch_size; the last"
+            " checkpoint is intact",
+        )
+    return atomic.storage_error(error, folder)
+
+
+def failed_event(error: PorosError, *, step: int) -> RunFailed:
+    """The record of a run's end by an error."""
+    return RunFailed(
+        step=step,
+        type=error.type,
+        code=error.code,
+        message=error.message,
+        where=error.where,
+        remediation=error.remediation,
+        exit_code=error.exit_code,
+    )
+
+
+def _smaller_plan(config: PorosConfig) -> str:
+    """The settings to try, those that change no bit first."""
+    same_bits = []
+    if not isinstance(config.vram_budget, str):
+        same_bits.append("vram_budget: min")
+    if config.num_slots > 2:
+        same_bits.append("num_slots: 2")
+    if config.layers_per_block > 1:
+        same_bits.append("block_size: 1")
+    if same_bits:
+        return f"set {', '.join(same_bits)} (same bits) and run again; checkpoints are intact"
+    return (
+        "free the device of other programs; otherwise lower max_seq_length or"
+        " per_device_batch_size, which starts another run; checkpoints are intact"
+    )

@@ -1,0 +1,111 @@
+"""Which checkpoint a start goes on from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from poros import atomic
+from poros.errors import PorosResumeError
+from poros.events import Event, Warned
+from poros.run_folder import RunFolder
+from poros.training.checkpoint import TrainerState, refused, verify
+
+SET_ASIDE = "set-aside-"
+"""Prefix of checkpoints that a resumed run passed over; they are never deleted by us."""
+
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A complete checkpoint and what it says of itself."""
+
+    folder: Path
+    state: TrainerState
+    in_this_run: bool
+    """It lies among this run's checkpoints, whose event file it belongs to."""
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder's name; it sorts by step."""
+    return f"step-{step:06d}"
+
+
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of all checkpoints, the newest first; by number, never by clock."""
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("step-*"))
+    return sorted(((int(m[1]), path) for m, path in found if m), reverse=True)
+
+
+def find_resume_point(
+    run: RunFolder, setting: str, emit: Callable[[Event], None]
+) -> ResumePoint | None:
+    """The checkpoint that ``resume: auto|never|PATH`` means; None: start at step 0.
+
+    Args:
+        run: Its checkpoints are looked at, not changed.
+        setting: The config's word.
+        emit: Takes a warning for each checkpoint that is skipped.
+
+    Raises:
+        PorosResumeError: The named checkpoint can't be used, or none of the run's can.
+    """
+    if setting == "never":
+        return None
+    return _newest(run, emit) if setting == "auto" else _named(run, Path(setting).expanduser())
+
+
+def _newest(run: RunFolder, emit: Callable[[Event], None]) -> ResumePoint | None:
+    failures = []
+    for _, path in list_checkpoints(run.checkpoints):
+        try:
+            return ResumePoint(path, _verified(run, path), in_this_run=True)
+        except PorosResumeError as error:
+            failures.append(error)
+            emit(Warned(code="W-checkpoint-skipped", message=f"{error.message}, {error.where}"))
+    if failures:
+        raise failures[0]
+    return None
+
+
+def _named(run: RunFolder, path: Path) -> ResumePoint:
+    if not path.is_dir():
+        raise PorosResumeError(
+            "no such checkpoint",
+            where=str(path),
+            remediation="name a folder like checkpoints/step-000010 of a run, or --resume auto",
+        )
+    in_this_run = path.resolve().parent == run.checkpoints.resolve()
+    if not in_this_run and list_checkpoints(run.checkpoints):
+        raise refused(path, f"it is of another run than {run.path}, which has its own checkpoints")
+    state = _verified(run, path) if in_this_run else verify(path.resolve())
+    return ResumePoint(path, state, in_this_run)
+
+
+def _verified(run: RunFolder, path: Path) -> TrainerState:
+    if path.is_symlink():
+        raise refused(path, "it is a link")
+    state = verify(path)
+    if state.run_id != run.run_id:
+        raise refused(path, f"it is of another run ({state.run_id}, this one is {run.run_id})")
+    if checkpoint_name(state.step) != path.name:
+        raise refused(path, f"it is of step {state.step}")
+    return state
+
+
+def set_aside_newer(run: RunFolder, point: ResumePoint) -> None:
+    """Rename the checkpoints that the run passes over, damaged ones or ones it will make again."""
+    for step, path in list_checkpoints(run.checkpoints):
+        if step > point.state.step:
+            target = path.with_name(f"{SET_ASIDE}{path.name}")
+            atomic.remove(target)
+            path.rename(target)
+
+
+def oldest_to_remove(folder: Path, keep: int) -> Iterator[Path]:
+    """Checkpoints beyond the newest ``keep``, the oldest first."""
+    assert keep >= 2, keep
+    yield from (path for _, path in reversed(list_checkpoints(folder)[keep:]))

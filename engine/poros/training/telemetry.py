@@ -1,0 +1,63 @@
+"""What a step cost: time, bytes over the link, memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TypedDict
+
+import psutil
+import torch
+
+from poros.streaming.block_manager import BlockManager
+
+
+class StepCost(TypedDict):
+    """The measurements of a `StepFinished`."""
+
+    duration_s: float
+    copied_bytes: int
+    copy_wait_s: float
+    device_peak_bytes: int
+    device_reserved_bytes: int
+    host_rss_bytes: int
+
+
+class Meter:
+    """Measures from one `take` to the next."""
+
+    def __init__(self, device: torch.device, manager: BlockManager) -> None:
+        """Start now."""
+        self._device = device
+        self._manager = manager
+        self.peak_allocated_bytes = 0
+        self.peak_reserved_bytes = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Leave out what was since the last `take`, such as a checkpoint."""
+        self._started_s = time.monotonic()
+        self._copied_bytes = self._manager.copied_bytes
+        self._manager.take_copy_wait_s()
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def take(self) -> StepCost:
+        """The cost since the start, and start again."""
+        on_cuda = self._device.type == "cuda"
+        cost = StepCost(
+            duration_s=time.monotonic() - self._started_s,
+            copied_bytes=self._manager.copied_bytes - self._copied_bytes,
+            copy_wait_s=self._manager.take_copy_wait_s(),
+            device_peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_cuda else 0,
+            device_reserved_bytes=torch.cuda.max_memory_reserved(self._device) if on_cuda else 0,
+            host_rss_bytes=host_rss_bytes(),
+        )
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, cost["device_peak_bytes"])
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, cost["device_reserved_bytes"])
+        self.restart()
+        return cost
+
+
+def host_rss_bytes() -> int:
+    """Memory of this process on the host."""
+    return int(psutil.Process().memory_info().rss)

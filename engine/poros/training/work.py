@@ -1,0 +1,137 @@
+"""What the worker thread does, from the first file read to the adapter saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from poros.config import PorosConfig
+from poros.config_load import dump_config
+from poros.control import Control
+from poros.event_log import EventLog
+from poros.events import Event, PhaseStarted, RunStarted, Warned
+from poros.loading.phases import phase_events
+from poros.run_folder import RunFolder
+from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
+from poros.training.determinism import enforce_determinism
+from poros.training.inputs import Inputs, choose_device, read_inputs
+from poros.training.resume import ResumePoint, set_aside_newer
+from poros.training.run_inputs import compare_inputs, run_inputs, versions
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended that did not fail."""
+
+    stopped: str | None = None
+    loss: float | None = None
+    adapter: Path | None = None
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run, in one thread."""
+
+    config: PorosConfig
+    run_folder: RunFolder
+    log: EventLog
+    emit: Callable[[Event], None]
+    control: Control
+    point: ResumePoint | None
+
+    def run(self) -> Outcome:
+        """Read, load, train, save.
+
+        Raises:
+            PorosError: Something of the user's is wrong.
+            StopNow: It was told to end at once.
+        """
+        config, point = self.config, self.point
+        device = choose_device(config.device)
+        enforce_determinism(device, num_threads=config.cpu_threads)
+        inputs = read_inputs(config, device, self.emit)
+        batches = make_batches(config, inputs)
+        if self.control.is_stopping:
+            return Outcome(stopped=self.control.poll().stop)
+        total_steps = num_total_steps(config, batches)
+        around = self._accept(inputs, total_steps)
+        self._start(device, total_steps)
+        assembly = Assembly(config, inputs, batches, around, point)
+        if point is None and not self.control.is_stopping:
+            assembly.evaluate(0)
+            assembly.ask("before")
+        self.emit(PhaseStarted(phase="train"))
+        trainer = assembly.trainer
+        stopped = trainer.train()
+        if stopped is None:
+            with phase_events("save", self.emit):
+                assembly.save(self.run_folder.adapter)
+            assembly.ask("after")
+        return Outcome(
+            stopped=stopped,
+            loss=trainer.loss,
+            adapter=self.run_folder.adapter if stopped is None else None,
+            peak_allocated_bytes=trainer.meter.peak_allocated_bytes,
+            peak_reserved_bytes=trainer.meter.peak_reserved_bytes,
+        )
+
+    def _start(self, device: torch.device, total_steps: int) -> None:
+        config = self.config
+        on_cuda = device.type == "cuda"
+        self.emit(
+            RunStarted(
+                run_id=self.run_folder.run_id,
+                pid=os.getpid(),
+                output_dir=str(self.run_folder.path),
+                model=config.model_name_or_path,
+                device=f"{device} ({torch.cuda.get_device_name(device)})" if on_cuda else "cpu",
+                total_steps=total_steps,
+                resumed_from_step=self.point.state.step if self.point is not None else None,
+                versions=versions(),
+            )
+        )
+        if config.warmup_steps >= total_steps:
+            self.emit(
+                Warned(
+                    code="W-warmup",
+                    message=f"warmup_steps {config.warmup_steps} is not less than the run's"
+                    f" {total_steps} steps: the learning rate never gets to its height",
+                )
+            )
+
+    def _accept(self, inputs: Inputs, total_steps: int) -> Surroundings:
+        """Make sure that a resumed run would go on bit for bit; then its folder is ours to change.
+
+        Raises:
+            PorosResumeError: It would not, and nobody asked for that.
+        """
+        run, point, config = self.run_folder, self.point, self.config
+        recorded = run_inputs(
+            config,
+            device=inputs.device,
+            dataset_digest=inputs.train.digest,
+            template_sha256=inputs.train.report.template_sha256,
+            base_digest=inputs.source.digest(),
+            total_steps=total_steps,
+        )
+        exact = run.exact
+        if point is not None:
+            error = compare_inputs(point.state.inputs, recorded, where=str(point.folder))
+            if error is not None and not config.allow_inexact_resume:
+                raise error
+            exact = exact and point.state.exact and error is None
+        if not exact:
+            message = "the run went on under changed conditions; it is marked as not exact"
+            self.emit(Warned(code="W-inexact", message=message))
+        run.exact = exact
+        if point is not None and point.in_this_run:
+            set_aside_newer(run, point)
+        run.record(dump_config(config))
+        self.log.release()
+        return Surroundings(run, self.log, self.emit, self.control, recorded, exact)
