@@ -88,7 +88,7 @@ def show(outcome: Outcome, console: Console | None = None) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="Questions that no training saw", expand=True)
     for title in ("question", "before", "after"):
         table.add_column(title, ratio=1 if title == "question" else 2)
-    for pair in outcome.answers[:_NUM_SHOWN]:
+    for pair in outcome.answers[:: max(1, len(outcome.answers) // _NUM_SHOWN)]:
         table.add_row(*(Text(" ".join(text.split())) for text in dataclasses.astuple(pair)))
     console.print(table)
     total = len(outcome.answers)
