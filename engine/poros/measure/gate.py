@@ -19,20 +19,26 @@ from typing import Any
 
 import torch
 
-from poros.errors import PorosConfigError, PorosParityError
+from poros.errors import PorosParityError
 from poros.measure import report
 from poros.measure.arms import Ended, Job, product_job, reference_job, run_jobs
 from poros.measure.artifacts import environment, write_hashes, write_json
 from poros.measure.compare import Verdict, judge
 from poros.measure.differences import look_closer
 from poros.measure.plan import Cell, Plan, read_plan
-from poros.measure.prepare import Request, write_request
 from poros.measure.records import ArmRecord, read_records
+from poros.measure.request import Request, write_request
 from poros.weights_index import read_file_header
 
 SCHEMA = 1
+ARMS = ("reference", "reference-again", "streamed", "resumed", "reference-default")
+"""Each writes ``ARM.jsonl``; the last one, stock without determinism, is only timed."""
 DEMO_STEPS = 20
 SHAPE_STEPS = 10
+CONFIG_STEPS = 5
+
+_FOR_CONFIG = ("cap_bytes", "num_threads")
+"""The options that a config does not hold itself."""
 
 
 @dataclass
@@ -120,19 +126,36 @@ def run_gate(
     if any(cell.resume_at is not None for cell in plan.cells):
         resumed = product_job("resumed", "resume_arm", work, work / "resumed.jsonl")
         jobs |= run_jobs([resumed], num_parallel=1, **runner)
-    arms = {
-        "reference": read_records(work / "reference.jsonl"),
-        "reference again": read_records(work / "reference-again.jsonl"),
-        "streamed": read_records(work / "streamed.jsonl"),
-        "resumed": read_records(work / "resumed.jsonl"),
-    }
+    if keep_going:
+        jobs |= run_jobs(_missing(plan), num_parallel=num_parallel, **runner)
+    arms = {arm: _read_arm(work, arm) for arm in ARMS}
     outcome = Outcome(plan, judge_all(plan, arms), arms, jobs)
-    if not keep_going:
-        outcome.differences = look_closer(plan, outcome.verdicts, runner)
+    outcome.differences = look_closer(plan, outcome.verdicts, runner)
     if mutants:
         outcome.mutants = _read_list(work / "mutants.json")
     outcome.duration_s = time.monotonic() - started_s
     return outcome
+
+
+def _read_arm(work: Path, arm: str) -> dict[str, ArmRecord]:
+    return read_records(work / f"{arm}.jsonl", *sorted(work.glob(f"{arm}.alone-*.jsonl")))
+
+
+def _missing(plan: Plan) -> list[Job]:
+    """Cells that an arm did not reach because one before them failed, each in its own process."""
+    work, jobs = plan.folder, []
+    for arm in ("reference", "streamed"):
+        done = read_records(work / f"{arm}.jsonl")
+        for cell in plan.cells:
+            if cell.name not in done:
+                output = work / f"{arm}.alone-{cell.name}.jsonl"
+                alone = ("--cells", cell.name)
+                name = f"{arm}-{cell.name}"
+                if arm == "reference":
+                    jobs.append(reference_job(name, work, output, *alone))
+                else:
+                    jobs.append(product_job(name, "streamed_arm", work, output, *alone))
+    return jobs
 
 
 def judge_all(plan: Plan, arms: dict[str, dict[str, ArmRecord]]) -> list[Verdict]:
@@ -143,7 +166,7 @@ def judge_all(plan: Plan, arms: dict[str, dict[str, ArmRecord]]) -> list[Verdict
         count = num_adapter_tensors(plan, cell)
         left, right = reference.get(cell.name), streamed.get(cell.name)
         if number == 0:
-            again = arms["reference again"].get(cell.name)
+            again = arms["reference-again"].get(cell.name)
             verdicts.append(judge("A", cell, left, again, num_adapter_tensors=count))
         verdicts += [
             judge(claim, cell, left, right, num_adapter_tensors=count)
@@ -172,7 +195,7 @@ def write_artifacts(folder: Path, outcome: Outcome, record: dict[str, Any]) -> N
     """gate.json, the hashes of each arm, mutants.json and the logs of processes that failed."""
     write_json(folder / "gate.json", record)
     for name, records in outcome.arms.items():
-        path = folder / f"hashes-{name.replace(' ', '-')}.jsonl.gz"
+        path = folder / f"hashes-{name}.jsonl.gz"
         write_hashes(path, records, outcome.verdicts, whole=name == "reference")
     if outcome.mutants is not None:
         write_json(folder / "mutants.json", outcome.mutants)
@@ -224,7 +247,15 @@ def _request(
             target="shape", folder=str(work), model=shape, device=device,
             num_steps=steps or SHAPE_STEPS, **given,
         )  # fmt: skip
-    raise PorosConfigError("parity of a config is not there yet", where=str(config))
+    on_card = config.device != "cpu" and torch.cuda.is_available()
+    return Request(
+        target="config",
+        folder=str(work),
+        config=config.model_dump(mode="json"),
+        device="cuda:0" if on_card else "cpu",
+        num_steps=steps or CONFIG_STEPS,
+        **{key: value for key, value in given.items() if key in _FOR_CONFIG},
+    )
 
 
 @contextlib.contextmanager
@@ -249,6 +280,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "verdicts": [verdict.as_dict() for verdict in outcome.verdicts],
         "differences": outcome.differences,
         "mutants": outcome.mutants,
+        "loads": _read_lines(outcome.plan.folder / "loads.jsonl"),
         "jobs": [vars(job) for job in outcome.jobs.values()],
         "measurements": report.measurements(outcome.plan, outcome.arms),
     }
@@ -259,6 +291,12 @@ def _read_list(path: Path) -> list[dict[str, Any]]:
         return []
     records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return records
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _last_line(job: Ended) -> str:

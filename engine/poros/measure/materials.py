@@ -117,8 +117,8 @@ _FORMS = {"padding": _padded, "packing": _packed, "none": _plain}
 
 
 def write_adapter(
-    folder: Path, config: dict[str, Any], *, targets: Sequence[str], rank: int, dropout: float,
-    seed: int = 0,
+    folder: Path, config: dict[str, Any], *, targets: Sequence[str] | str, rank: int,
+    dropout: float, alpha: int | None = None, seed: int = 0,
 ) -> Path:  # fmt: skip
     """Write a PEFT adapter of random values for a model that need not exist; returns `folder`.
 
@@ -129,9 +129,9 @@ def write_adapter(
         model = AutoModelForCausalLM.from_config(model_config)
         lora = LoraConfig(
             r=rank,
-            lora_alpha=2 * rank,
+            lora_alpha=alpha or 2 * rank,
             lora_dropout=dropout,
-            target_modules=list(targets),
+            target_modules=targets if isinstance(targets, str) else list(targets),
             task_type="CAUSAL_LM",
         )
         named = get_peft_model_state_dict(get_peft_model(model, lora))

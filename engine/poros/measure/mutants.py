@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from poros.measure import mutant_bytes as data
 from poros.measure import mutant_patches as patches
 from poros.measure.mutant_bench import (
     NUM_STEPS,
@@ -109,14 +110,14 @@ MUTANTS: tuple[Mutant, ...] = (
         first=r"^loss\.0", equal=(r"^loss\.1",), differ=(r"^loss\.0", GRADS),
     ),
     Mutant("micro-batches in another order", patches.reversed_order, first=r"^loss\.0"),
-    Mutant("one nibble of one weight", patches.one_nibble, first=r"^loss\.0", differ=(LOSSES,)),
-    Mutant("one absmax one step up", patches.absmax_up, first=r"^loss\.0", differ=(LOSSES,)),
+    Mutant("one nibble of one weight", data.one_nibble, first=r"^loss\.0", differ=(LOSSES,)),
+    Mutant("one absmax one step up", data.absmax_up, first=r"^loss\.0", differ=(LOSSES,)),
     Mutant(
-        "nested absmax one ULP up", patches.nested_absmax_up, first=r"^loss\.0",
+        "nested absmax one ULP up", data.nested_absmax_up, first=r"^loss\.0",
         differ=(LOSSES,),
     ),
-    Mutant("offset dropped", patches.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
-    Mutant("two blocks swapped", patches.blocks_swapped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
+    Mutant("offset dropped", data.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
+    Mutant("two blocks swapped", data.blocks_swapped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
     Mutant(
         "clip left out", patches.clip_left_out, first=r"^adapter\.",
         equal=(LOSSES, GRADS, "^grad_norm$"), differ=(r"^exp_avg\.", r"^exp_avg_sq\."),

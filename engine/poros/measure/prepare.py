@@ -10,80 +10,35 @@ import argparse
 import dataclasses
 import importlib
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
-from poros.architectures import find_architecture
-from poros.events import Event
-from poros.loading.base_model import load_base_model
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
+from poros.measure.cell_files import make_cell, quantised, resume_at, silent
 from poros.measure.cells import CPU_LEVELS, compiled_cells_are_few, covering_array
-from poros.measure.plan import Cell, Plan, warmed_up_rates, write_plan
+from poros.measure.config_cells import config_cells
+from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
+from poros.measure.request import Request, read_request
 from poros.measure.shapes import shape_config
 from poros.training.determinism import enforce_determinism
 
-LEARNING_RATE = 1e-3
-RANK = {"demo": 4, "shape": 16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to prepare.
-
-    Args:
-        target: ``demo`` (a real small model under four names) or ``shape``.
-        folder: Where everything goes, plan.json on top.
-        model: The demo model's folder (None: the product's), or the shape's name.
-        num_steps: Recorded steps of each cell.
-        num_timing_steps: Further steps that are only timed (``shape``).
-    """
-
-    target: str
-    folder: str
-    model: str | None = None
-    device: str = "cpu"
-    num_threads: int = 1
-    num_steps: int = 3
-    num_timing_steps: int = 0
-    num_layers: int | None = None
-    seq_len: int = 512
-    batch_size: int = 1
-    accumulation: int = 2
-    dropout: float = 0.05
-    autocast: str | None = None
-    block_size: int = 1
-    num_slots: int = 2
-    compile: bool = False
-    gradient_checkpointing: bool = False
-    through_files: bool = False
-    cap_bytes: int | None = None
-    levels: dict[str, Any] | None = None
-    """The covering array's factors (None: all), for ``demo``."""
-
-
-def write_request(request: Request) -> Path:
-    """Put the request into its folder; returns the file."""
-    folder = Path(request.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "request.json"
-    path.write_text(json.dumps(asdict(request), indent=1) + "\n", encoding="utf-8")
-    return path
+DEMO_RANK = 4
+SHAPE_RANK = 16
 
 
 def prepare(request: Request) -> Plan:
     """Make everything the request asks for and write the plan."""
     enforce_determinism(torch.device(request.device))
     torch.set_num_threads(request.num_threads)
-    cells = demo_cells(request) if request.target == "demo" else shape_cells(request)
+    makers = {"demo": demo_cells, "shape": shape_cells, "config": config_cells}
+    cells = makers[request.target](request)
     plan = Plan(
         folder=Path(request.folder),
         device=request.device,
@@ -103,7 +58,7 @@ def demo_cells(request: Request) -> list[Cell]:
     levels = {name: tuple(levels) for name, levels in (request.levels or CPU_LEVELS).items()}
     array = covering_array(levels, compiled_cells_are_few)
     nf4_folders = {
-        model: _quantised(
+        model: quantised(
             SafetensorsSource(relabel(source, model, folder / "models" / model)), request
         )
         for model in levels["model"]
@@ -115,7 +70,7 @@ def demo_cells(request: Request) -> list[Cell]:
         cells.append(_demo_cell(request, number, row, nf4_folder, config, rows))
     for dtype in levels["adapter_dtype"]:
         number = next(k for k, cell in enumerate(cells) if cell.adapter_dtype == dtype)
-        cells[number] = dataclasses.replace(cells[number], resume_at=_resume_at(request))
+        cells[number] = dataclasses.replace(cells[number], resume_at=resume_at(request))
     return cells
 
 
@@ -128,7 +83,7 @@ def shape_cells(request: Request) -> list[Cell]:
     if request.through_files:
         write_checkpoint(source, folder / "checkpoint", device=torch.device(request.device))
         source = SafetensorsSource(folder / "checkpoint")
-    nf4_folder = _quantised(source, request)
+    nf4_folder = quantised(source, request)
     rows = materials.random_rows(
         config["vocab_size"],
         num_rows=request.num_steps * request.accumulation * request.batch_size,
@@ -144,8 +99,10 @@ def shape_cells(request: Request) -> list[Cell]:
         for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
                     "num_timing_steps", "gradient_checkpointing")
     }  # fmt: skip
-    settings["resume_at"] = _resume_at(request)
-    return [_cell(request, request.model, nf4_folder, config, path, **settings)]
+    settings["resume_at"] = resume_at(request)
+    return [
+        make_cell(request, request.model, nf4_folder, config, path, rank=SHAPE_RANK, **settings)
+    ]
 
 
 def _demo_cell(
@@ -166,66 +123,7 @@ def _demo_cell(
             same_shape=compiled,
         )  # fmt: skip
     name = f"{number:02d}-{row['model']}"
-    return _cell(request, name, nf4_folder, config, path, **row)
-
-
-def _cell(
-    request: Request,
-    name: str,
-    nf4_folder: Path,
-    config: dict[str, Any],
-    batches: Path,
-    **given: Any,
-) -> Cell:
-    folder = Path(request.folder)
-    architecture = find_architecture(config["model_type"])
-    settings: dict[str, Any] = {"model": architecture.model_type} | given
-    adapter = f"adapters/{settings['model']}-{settings['dropout']}"
-    if not (folder / adapter).exists():
-        materials.write_adapter(
-            folder / adapter,
-            {key: value for key, value in config.items() if key != "quantization_config"},
-            targets=architecture.lora_targets,
-            rank=RANK[request.target],
-            dropout=settings["dropout"],
-        )
-    return Cell(
-        name=name,
-        nf4_folder=str(nf4_folder),
-        adapter=adapter,
-        batches=str(batches.relative_to(folder)),
-        layers_path=architecture.layers_path,
-        num_steps=request.num_steps,
-        learning_rates=warmed_up_rates(LEARNING_RATE, request.num_steps),
-        **settings,
-    )
-
-
-def _quantised(source: ByteSource, request: Request) -> Path:
-    """The folder of the source's NF4 cache entry, made now if it is not there."""
-    started_s = time.perf_counter()
-    base = load_base_model(
-        source,
-        device=torch.device(request.device),
-        cache=Path(request.folder) / "nf4",
-        emit=_silent,
-    )
-    assert base.cache_entry is not None, "the NF4 folder could not be written"
-    note = {
-        "model": source.name,
-        "entry": str(base.cache_entry),
-        "load_s": time.perf_counter() - started_s,
-        "load_device_peak_bytes": base.load_device_peak_bytes,
-        "from_cache": base.from_cache,
-    }
-    with (Path(request.folder) / "loads.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(note) + "\n")
-    return base.cache_entry
-
-
-def _resume_at(request: Request) -> int | None:
-    """Where the run is interrupted for claim C: steps must follow, but few will do."""
-    return max(1, request.num_steps - 3) if request.num_steps > 1 else None
+    return make_cell(request, name, nf4_folder, config, path, rank=DEMO_RANK, **row)
 
 
 def _rows(source: Path) -> list[list[int]]:
@@ -239,12 +137,8 @@ def _rows(source: Path) -> list[list[int]]:
 def _demo_model() -> Path:
     # By name: measure and demo stand on one floor, and only this one caller goes across.
     module = importlib.import_module("poros.demo.model")
-    folder: Path = module.demo_model_folder(_silent)
+    folder: Path = module.demo_model_folder(silent)
     return folder
-
-
-def _silent(event: Event) -> None:
-    del event
 
 
 def main() -> None:
@@ -252,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("request", type=Path)
     options = parser.parse_args()
-    prepare(Request(**json.loads(options.request.read_text(encoding="utf-8"))))
+    prepare(read_request(options.request))
 
 
 if __name__ == "__main__":

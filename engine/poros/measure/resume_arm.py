@@ -29,7 +29,7 @@ def resume_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord | None
     recorder = Recorder(cell.name, file, step=first + 1)
     for step in range(first, cell.num_steps):
         run_step(plan, cell, streamed, optimizer, step, recorder)
-    return finish(streamed, recorder, cell.num_steps - first, [])
+    return finish(streamed, recorder, cell.num_steps - first)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from poros.data.batches import Batch
 from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.byte_source import SafetensorsSource
+from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streaming_proof import proof
@@ -171,7 +172,9 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
         started_s = time.perf_counter()
         run_step(plan, cell, streamed, optimizer, step % cell.num_steps, None)
         step_s.append(time.perf_counter() - started_s)
-    return finish(streamed, recorder, cell.num_steps + cell.num_timing_steps, step_s)
+    num_tokens = sum(batch.num_tokens for batch in read_batches(plan, cell, 0))
+    num_steps = cell.num_steps + cell.num_timing_steps
+    return finish(streamed, recorder, num_steps, step_s, num_tokens)
 
 
 def run_step(
@@ -218,18 +221,29 @@ def save_for_resume(
 
 
 def finish(
-    streamed: StreamedModel, recorder: Recorder, num_steps: int, step_s: list[float]
+    streamed: StreamedModel,
+    recorder: Recorder,
+    num_steps: int,
+    step_s: Sequence[float] = (),
+    tokens_per_step: int = 0,
 ) -> ArmRecord:
     """Close a cell's record with the proof that it streamed and with what was measured."""
     num_passes = num_steps * streamed.accumulation
     measured = measurements(streamed, num_passes)
+    if step_s:
+        measured |= floors(
+            streamed.base,
+            device=streamed.device,
+            copied_bytes_per_step=streamed.manager.copied_bytes / num_steps,
+            tokens_per_step=tokens_per_step,
+        )
     shown = proof(
         streamed.base.layers,
         streamed.manager,
         num_blocks=len(streamed.base.blocks),
         num_passes=num_passes,
     )
-    return recorder.end(streaming_proof=shown, step_s=step_s[UNTIMED_STEPS:], **measured)
+    return recorder.end(streaming_proof=shown, step_s=list(step_s[UNTIMED_STEPS:]), **measured)
 
 
 def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:

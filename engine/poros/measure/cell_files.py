@@ -1,0 +1,89 @@
+"""A cell and the files it needs: the NF4 folder by the product's loader, and the adapter."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poros.architectures import find_architecture
+from poros.events import Event
+from poros.loading.base_model import load_base_model
+from poros.loading.byte_source import ByteSource
+from poros.measure import materials
+from poros.measure.plan import Cell, warmed_up_rates
+from poros.measure.request import Request
+
+LEARNING_RATE = 1e-3
+
+
+def silent(event: Event) -> None:
+    """Take an event and say nothing."""
+
+
+def make_cell(
+    request: Request,
+    name: str,
+    nf4_folder: Path,
+    config: dict[str, Any],
+    batches: Path,
+    rank: int,
+    alpha: int | None = None,
+    targets: Sequence[str] | str | None = None,
+    **given: Any,
+) -> Cell:
+    """One cell, with its adapter written if it is not there yet."""
+    folder = Path(request.folder)
+    architecture = find_architecture(config["model_type"])
+    rates = warmed_up_rates(LEARNING_RATE, request.num_steps)
+    settings: dict[str, Any] = {"model": architecture.model_type, "learning_rates": rates} | given
+    adapter = f"adapters/{settings['model']}-{settings['dropout']}"
+    if not (folder / adapter).exists():
+        materials.write_adapter(
+            folder / adapter,
+            {key: value for key, value in config.items() if key != "quantization_config"},
+            targets=targets or architecture.lora_targets,
+            rank=rank,
+            alpha=alpha,
+            dropout=settings["dropout"],
+        )
+    return Cell(
+        name=name,
+        nf4_folder=str(nf4_folder),
+        adapter=adapter,
+        batches=str(batches.relative_to(folder)),
+        layers_path=architecture.layers_path,
+        num_steps=request.num_steps,
+        **settings,
+    )
+
+
+def quantised(source: ByteSource, request: Request) -> Path:
+    """The folder of the source's NF4 cache entry, made now if it is not there."""
+    started_s = time.perf_counter()
+    base = load_base_model(
+        source,
+        device=torch.device(request.device),
+        cache=Path(request.folder) / "nf4",
+        emit=silent,
+    )
+    assert base.cache_entry is not None, "the NF4 folder could not be written"
+    note = {
+        "model": source.name,
+        "entry": str(base.cache_entry),
+        "load_s": time.perf_counter() - started_s,
+        "load_device_peak_bytes": base.load_device_peak_bytes,
+        "from_cache": base.from_cache,
+    }
+    with (Path(request.folder) / "loads.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(note) + "\n")
+    return base.cache_entry
+
+
+def resume_at(request: Request) -> int | None:
+    """Where the run is interrupted for claim C: steps must follow, but few will do."""
+    return max(1, request.num_steps - 3) if request.num_steps > 1 else None

@@ -1,0 +1,97 @@
+"""A user's config as one cell of the gate: their model, their data, their settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from poros.config import PorosConfig
+from poros.data.batches import Batch, StepBatches
+from poros.errors import PorosConfigError
+from poros.measure.cell_files import make_cell, quantised, resume_at, silent
+from poros.measure.plan import Cell
+from poros.measure.request import Request
+from poros.training.inputs import read_inputs
+from poros.training.optimizer import learning_rate_at
+
+_PAD = 0
+
+
+def config_cells(request: Request) -> list[Cell]:
+    """The one cell of a config.
+
+    Raises:
+        PorosConfigError: The base is not NF4, so that there is no stock 4-bit run to compare with.
+    """
+    config = PorosConfig(**(request.config or {}))
+    if config.quantization != "nf4":
+        raise PorosConfigError(
+            f"quantization {config.quantization} has no parity gate yet",
+            where="quantization",
+            remediation="set quantization: nf4",
+        )
+    inputs = read_inputs(config, torch.device(request.device), silent)
+    nf4_folder = quantised(inputs.source, request)
+    batches = StepBatches(
+        inputs.train.samples,
+        batch_size=config.per_device_batch_size,
+        accumulation=config.gradient_accumulation_steps,
+        seed=config.seed,
+        packing=config.packing,
+        max_seq_length=config.max_seq_length,
+        pad_token_id=_PAD,
+    )
+    path = Path(request.folder) / "batches" / "config.safetensors"
+    accumulation = _write(path, [batches.next_step() for _ in range(request.num_steps)])
+    model_config = json.loads((nf4_folder / "config.json").read_text(encoding="utf-8"))
+    cell = make_cell(
+        request, "config", nf4_folder, model_config, path,
+        rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
+        accumulation=accumulation, **_settings(config, request),
+    )  # fmt: skip
+    return [cell]
+
+
+def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
+    rates = tuple(
+        learning_rate_at(
+            step,
+            base=config.learning_rate,
+            warmup_steps=min(config.warmup_steps, request.num_steps // 2),
+            total_steps=request.num_steps,
+            schedule=config.lr_scheduler,
+        )
+        for step in range(1, request.num_steps + 1)
+    )
+    return {
+        "dropout": config.lora_dropout,
+        "batch_form": "packing" if config.packing else "padding",
+        "autocast": "bfloat16" if config.autocast else None,
+        "adapter_dtype": config.adapter_dtype,
+        "seed": config.seed,
+        "learning_rates": rates,
+        "max_grad_norm": config.max_grad_norm,
+        "weight_decay": config.weight_decay,
+        "block_size": config.block_size or 1,
+        "num_slots": config.num_slots,
+        "resume_at": resume_at(request),
+    }
+
+
+def _write(path: Path, steps: list[list[Batch]]) -> int:
+    """Write the product's own batches; micro-batches of a step, the same in every step."""
+    accumulation = min(map(len, steps))
+    tensors: dict[str, Tensor] = {}
+    for step, batches in enumerate(steps):
+        for micro_batch, batch in enumerate(batches[:accumulation]):
+            named = batch.model_inputs(torch.device("cpu")) | {"labels": batch.labels_BT}
+            for name, tensor in named.items():
+                tensors[f"{step}.{micro_batch}.{name}"] = tensor.contiguous()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path)
+    return accumulation

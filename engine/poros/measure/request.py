@@ -1,0 +1,59 @@
+"""What a gate run asks for, as a file that the preparing process reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to prepare.
+
+    Args:
+        target: ``demo`` (a real small model under four names), ``shape`` or ``config``.
+        folder: Where everything goes, plan.json on top.
+        model: The demo model's folder (None: the product's), or the shape's name.
+        num_steps: Recorded steps of each cell.
+        num_timing_steps: Further steps that are only timed (``shape``).
+    """
+
+    target: str
+    folder: str
+    model: str | None = None
+    device: str = "cpu"
+    num_threads: int = 1
+    num_steps: int = 3
+    num_timing_steps: int = 0
+    num_layers: int | None = None
+    seq_len: int = 512
+    batch_size: int = 1
+    accumulation: int = 2
+    dropout: float = 0.05
+    autocast: str | None = None
+    block_size: int = 1
+    num_slots: int = 2
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    through_files: bool = False
+    cap_bytes: int | None = None
+    levels: dict[str, Any] | None = None
+    """The covering array's factors (None: all), for ``demo``."""
+    config: dict[str, Any] | None = None
+    """The user's config, for ``config``."""
+
+
+def write_request(request: Request) -> Path:
+    """Put the request into its folder; returns the file."""
+    folder = Path(request.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "request.json"
+    path.write_text(json.dumps(asdict(request), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read_request(path: Path) -> Request:
+    """The request that `write_request` wrote."""
+    return Request(**json.loads(path.read_text(encoding="utf-8")))
