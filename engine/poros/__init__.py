@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         PorosResumeError,
         PorosStorageError,
     )
+    from poros.training.determinism import enforce_determinism
+    from poros.training.session import Session
 
 _MODULE_OF = {
     "Architecture": "poros.architectures",
@@ -49,7 +51,9 @@ _MODULE_OF = {
     "PorosParityError": "poros.errors",
     "PorosResumeError": "poros.errors",
     "PorosStorageError": "poros.errors",
+    "Session": "poros.training.session",
     "dump_config": "poros.config_load",
+    "enforce_determinism": "poros.training.determinism",
     "find_architecture": "poros.architectures",
     "load_config": "poros.config_load",
 }
@@ -72,8 +76,10 @@ __all__ = [
     "PorosParityError",
     "PorosResumeError",
     "PorosStorageError",
+    "Session",
     "__version__",
     "dump_config",
+    "enforce_determinism",
     "find_architecture",
     "load_config",
 ]

@@ -96,8 +96,7 @@ class LinePrinter:
                 self._clear()
                 self._stderr.write(f"poros: warning[{event.code}]: {_plain(event.message)}\n")
             case _:
-                for text in _sentences(event, self._config, on_cpu=self._on_cpu):
-                    self._say(text)
+                self._tell(event)
 
     def fail(self, lines: list[str]) -> None:
         """Print an error's lines to stderr."""
@@ -152,12 +151,24 @@ class LinePrinter:
         self._drawn = text[: max(width - 1, 1)]
         self._stdout.write(_CLEAR_LINE + self._drawn)
 
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, events.RunFinished):
+            self._keep()
+        for text in _sentences(event, self._config, on_cpu=self._on_cpu):
+            self._say(text)
+
     def _say(self, text: str) -> None:
         """A line that stays."""
         drawn = self._clear()
         self._stdout.write(f"{text}\n")
         if drawn and drawn.startswith("step "):
             self._redraw(drawn, due=True)
+
+    def _keep(self) -> None:
+        """What is drawn now stays."""
+        if self._drawn:
+            self._stdout.write("\n")
+        self._drawn = ""
 
     def _clear(self) -> str:
         drawn, self._drawn = self._drawn, ""

@@ -1,0 +1,132 @@
+"""What a person or a script sees of a run without screens."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from poros import events, progress
+from poros.config import PorosConfig
+from poros.progress import JsonPrinter, LinePrinter
+
+CONFIG = PorosConfig(model_name_or_path="some/model", dataset="d.jsonl", logging_steps=2)
+
+RUN_STARTED = events.RunStarted(
+    run_id="a", pid=1, output_dir="out", model="some/model", device="cpu", total_steps=4,
+    resumed_from_step=None, versions={},
+)  # fmt: skip
+
+
+def step(number: int) -> events.StepFinished:
+    return events.StepFinished(
+        step=number, epoch=0, loss=1.25, grad_norm=1.0, learning_rate=1e-4, num_tokens=10,
+        num_label_tokens=5, duration_s=0.5, copied_bytes=0, copy_wait_s=0.0,
+        device_peak_bytes=3_100_000_000, device_reserved_bytes=0, host_rss_bytes=0,
+    )  # fmt: skip
+
+
+def finished(**changes: object) -> events.RunFinished:
+    values = {
+        "status": "finished", "step": 4, "final_loss": 1.25, "adapter_path": "out/adapter",
+        "checkpoint_path": "out/checkpoints/step-000004", "duration_s": 65.0,
+        "peak_vram_allocated_bytes": 0, "peak_vram_reserved_bytes": 0, "exit_code": 0,
+    }  # fmt: skip
+    return events.RunFinished(**(values | changes))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def show(stdout: io.StringIO, *happened: events.Event) -> str:
+    printer = LinePrinter(CONFIG, stdout, io.StringIO())
+    for event in happened:
+        printer(event, "")
+    return stdout.getvalue()
+
+
+def test_a_pipe_gets_a_line_every_logging_steps_and_after_a_while(monkeypatch):
+    lines = show(io.StringIO(), RUN_STARTED, *map(step, (1, 2, 3, 4))).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("step")] == ["1/4", "2/4", "4/4"]
+    assert "loss 1.2500" in lines[-1]
+    assert "peak 3.10 GB" in lines[-1]
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    assert show(io.StringIO(), RUN_STARTED, *map(step, (1, 2, 3))).count("\nstep ") == 3
+
+
+def test_a_terminal_gets_one_line_that_is_redrawn(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    text = show(Terminal(), RUN_STARTED, step(1), step(2), finished())
+    assert text.count("\r\x1b[Kstep") == 2
+    assert "step 1/4" in text
+    assert text.splitlines()[-1].startswith("    model = PeftModel")
+
+
+def test_a_dumb_terminal_is_a_pipe(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in show(Terminal(), RUN_STARTED, step(1))
+
+
+def test_the_summary_loads_the_adapter_in_four_lines_with_the_flag_on_the_cpu():
+    text = show(io.StringIO(), RUN_STARTED, finished())
+    code = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert len(code) == 4
+    for line in code:
+        compile(line, "snippet", "exec")
+    assert "support_avx512bf16_for_cpu = False" in code[2]
+    assert "'out/adapter'" in code[3]
+    gpu = progress.snippet(CONFIG, "out/adapter", on_cpu=False)
+    assert not any("avx512" in line for line in gpu)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "saved step 4; resume with the same command"),
+        ({"step": 5}, "stopped in step 6, unsaved; resume"),
+        ({"checkpoint_path": None}, "stopped before a step was saved"),
+    ],
+)
+def test_a_stopped_run_says_how_to_go_on(changes, expected):
+    text = show(io.StringIO(), finished(status="stopped", adapter_path=None, **changes))
+    assert expected in text
+
+
+def test_json_lines_pass_through_as_they_are():
+    stdout = io.StringIO()
+    JsonPrinter(stdout)(step(1), '{"event": "x"}\n')
+    assert stdout.getvalue() == '{"event": "x"}\n'
+
+
+def test_control_characters_of_a_name_never_reach_the_terminal():
+    event = events.Warned(code="W", message="a\x1b[31mb\nc")
+    stderr = io.StringIO()
+    LinePrinter(CONFIG, io.StringIO(), stderr)(event, "")
+    assert stderr.getvalue() == "poros: warning[W]: a\\x1b[31mb\\nc\n"
+
+
+WRITER = """
+import sys, time
+from poros.progress import Output
+out = Output(sys.stdout)
+for _ in range(50):
+    out.write("x" * 5000 + "\\n")
+print("end", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("place", ["closed pipe", "/dev/full"])
+def test_a_stream_that_goes_away_stops_nothing(place):
+    if place == "/dev/full":
+        target = os.open(place, os.O_WRONLY)
+    else:
+        reader, target = os.pipe()
+        os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER], stdout=target, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(target)
+    assert (done.returncode, done.stderr) == (0, b"end\n")
