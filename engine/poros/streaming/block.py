@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from poros.streaming.host_memory import HostBuffer
 
@@ -81,7 +82,7 @@ class Block:
         self._frozen = tuple(frozen)
         self._buffer = buffer
         self._placeholders = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
-        self._views: dict[int, list[Tensor]] = {}
+        self._views = WeakTensorKeyDictionary()
 
     @classmethod
     def lay_out(cls, index: int, frozen: Sequence[FrozenTensor], *, device: torch.device) -> Block:
@@ -145,10 +146,12 @@ class Block:
         if buffer is None:
             return self._placeholders
         # A ring has few slots, and making some thirty views anew at each visit would cost more
-        # than the visit's kernel launches.
-        views = self._views.get(buffer.data_ptr())
+        # than the visit's kernel launches. Kept by the slot's tensor, they go when the ring goes.
+        views: list[Tensor] | None = self._views.get(buffer)
         if views is None:
-            views = self._views[buffer.data_ptr()] = [p.view(buffer) for p in self.places]
+            with torch.inference_mode(False):  # else training could not use them after it
+                views = [place.view(buffer) for place in self.places]
+            self._views[buffer] = views
         return views
 
 

@@ -13,6 +13,11 @@ and a compiled layer another graph; both would be another function than the resi
 The recompute differentiates stand-ins that share the adapters' memory and returns their
 gradients, so AccumulateGrad, hooks on parameters and `autograd.grad` see each gradient once, as
 in a resident model.
+
+[Note: refused, where a resident graph would know better]
+A recompute is the forward only while nothing that it reads has changed. Writes into a layer's
+inputs or adapters, adapters switched on or off, and a second derivative raise an error here, since
+they would otherwise give other gradients without a word.
 """
 
 from __future__ import annotations
@@ -24,10 +29,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from poros.streaming.ambient import Ambient, RandomState, random_state_restored
 from poros.streaming.block_manager import BlockManager
+
+Adapters = dict[nn.Parameter, list[tuple[nn.Module, str]]]
+"""What is trained inside a layer, and under which names it hangs."""
 
 _TENSOR = object()
 """Stands for a tensor among a layer's flat outputs."""
@@ -54,7 +63,7 @@ class Visit:
     spec: pytree.TreeSpec
     tensor_positions: list[int]
     requires_grad: list[bool]
-    adapters: list[tuple[nn.Module, str, nn.Parameter]]
+    adapters: Adapters
     ambient: Ambient
     random: RandomState | None
     output_spec: pytree.TreeSpec | None = None
@@ -86,7 +95,10 @@ class _BlockFunction(torch.autograd.Function):
     def forward(ctx: Any, visit: Visit, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs = tensors[: len(visit.tensor_positions)]
         visit.streamed.manager.bind(visit.streamed.block_index, direction=1)
+        versions = [tensor._version for tensor in inputs]
         flat = visit.run(visit.detached(inputs))
+        if versions != [tensor._version for tensor in inputs]:
+            raise RuntimeError("a streamed layer wrote into an input, as its recompute would again")
         results = [leaf for leaf in flat if isinstance(leaf, Tensor)]
         outputs = tuple(result.detach() for result in results)
         ctx.mark_non_differentiable(
@@ -94,15 +106,18 @@ class _BlockFunction(torch.autograd.Function):
         )
         visit.output_leaves = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in flat]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*tensors)  # the adapters too: autograd notices writes into them
         ctx.visit = visit
         return outputs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         visit: Visit = ctx.visit
         streamed = visit.streamed
-        inputs = visit.detached(ctx.saved_tensors)
+        inputs = visit.detached(ctx.saved_tensors[: len(visit.tensor_positions)])
+        if _trainable(streamed.layer).keys() != visit.adapters.keys():
+            raise RuntimeError("adapters were switched on or off between forward and backward")
         streamed.manager.bind(streamed.block_index, direction=-1)
         with (
             visit.ambient.entered(streamed.layer),
@@ -139,7 +154,7 @@ def call_streamed(
     tensors: list[Tensor] = [leaves[k] for k in positions]
     for k in positions:
         leaves[k] = None  # saved by autograd, which frees them in time and notices in-place writes
-    adapters = list(_trainable(streamed.layer))
+    adapters = _trainable(streamed.layer)
     visit = Visit(
         streamed=streamed,
         leaves=leaves,
@@ -150,33 +165,34 @@ def call_streamed(
         ambient=Ambient.capture(streamed.layer, streamed.device),
         random=RandomState.capture(streamed.device) if streamed.preserve_rng else None,
     )
-    inputs = (*tensors, *(parameter for _, _, parameter in adapters))
-    outputs = iter(_BlockFunction.apply(visit, *inputs))  # type: ignore[no-untyped-call]  # torch's
+    outputs = iter(_BlockFunction.apply(visit, *tensors, *adapters))  # type: ignore[no-untyped-call]  # torch's
     assert visit.output_spec is not None
     flat = [next(outputs) if leaf is _TENSOR else leaf for leaf in visit.output_leaves]
     return pytree.tree_unflatten(flat, visit.output_spec)
 
 
-def _trainable(layer: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    seen: set[int] = set()
+def _trainable(layer: nn.Module) -> Adapters:
+    found: Adapters = {}
     for module in layer.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield module, name, parameter
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.requires_grad:
+                found.setdefault(parameter, []).append((module, name))
+    return found
 
 
 @contextlib.contextmanager
-def _stand_ins(adapters: list[tuple[nn.Module, str, nn.Parameter]]) -> Iterator[list[Tensor]]:
-    """Put leaves that share the adapters' memory in their place."""
-    stand_ins = [nn.Parameter(parameter.detach()) for _, _, parameter in adapters]
-    for (module, name, _), stand_in in zip(adapters, stand_ins, strict=True):
-        module._parameters[name] = stand_in
+def _stand_ins(adapters: Adapters) -> Iterator[list[Tensor]]:
+    """Put leaves that share the adapters' memory in their place, wherever one hangs."""
+    stand_ins = [nn.Parameter(parameter.detach()) for parameter in adapters]
+    for places, stand_in in zip(adapters.values(), stand_ins, strict=True):
+        for module, name in places:
+            module._parameters[name] = stand_in
     try:
         yield list(stand_ins)
     finally:
-        for module, name, parameter in adapters:
-            module._parameters[name] = parameter
+        for parameter, places in adapters.items():
+            for module, name in places:
+                module._parameters[name] = parameter
 
 
 def _gradients(

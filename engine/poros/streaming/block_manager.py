@@ -104,8 +104,9 @@ class BlockManager:
             (s for s in self._slots if s is not self._bound and s.holds not in keep),
             key=lambda s: float("inf") if s.holds is None else abs(s.holds - index),
         )
-        slot.holds = index
+        slot.holds = None  # until the copy is queued: an interrupt may come between
         self._lane.copy(slot, self._blocks[index].host)
+        slot.holds = index
         self.num_copies += 1
         self.copied_bytes += self._blocks[index].num_bytes
         return slot

@@ -86,6 +86,8 @@ class CudaLane:
         # Before this event, copying would overwrite weights that queued kernels still read.
         if slot.released is not None:
             self._stream.wait_event(slot.released)
+        # When the ring goes, its memory stays the ring's until the copies under way have ended.
+        slot.buffer.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
             slot.buffer[: host.numel()].copy_(host, non_blocking=True)
             slot.arrived = self._stream.record_event()

@@ -2,12 +2,18 @@
 
 PyTorch's own pinned allocator rounds each request up to a power of two. Here pages come from an
 anonymous mapping and are registered with CUDA where they lie, so 18 GB of blocks take 18 GB.
+
+[Note: registered pages are unregistered before they are unmapped]
+CUDA knows registered memory by its address and keeps the pages it found there. The system gives an
+unmapped address to the next mapping; if it were registered still, the device would be handed the
+old pages' bytes in place of the new buffer's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import weakref
 
 import torch
 from torch import Tensor
@@ -36,6 +42,7 @@ class HostBuffer:
             self._pages.madvise(mmap.MADV_HUGEPAGE)
         self.tensor: Tensor = torch.frombuffer(self._pages, dtype=torch.uint8)[:num_bytes]
         self.registered = False
+        self._unregister: weakref.finalize[..., HostBuffer] | None = None
 
     def register(self) -> None:
         """Pin the pages for the device, if it has such a notion and the system allows it."""
@@ -44,9 +51,23 @@ class HostBuffer:
         runtime = torch.cuda.cudart()
         result = runtime.cudaHostRegister(self.tensor.data_ptr(), len(self._pages), 0)
         self.registered = int(result) == _SUCCESS
+        if not self.registered:
+            # The refusal is CUDA's last error, which the next kernel's launch would be blamed for.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self._device)
+        else:
+            self._unregister = weakref.finalize(self, _unregister, self.tensor, self._device)
+            self._unregister.atexit = False  # CUDA may be gone by then, and so will the pages
 
     def close(self) -> None:
-        """Unpin. Call it while the device is well; never from a destructor."""
-        if self.registered:
-            torch.cuda.cudart().cudaHostUnregister(self.tensor.data_ptr())
-            self.registered = False
+        """Unpin; a buffer that is dropped does so by itself."""
+        if self._unregister is not None:
+            self._unregister()
+        self.registered = False
+
+
+def _unregister(tensor: Tensor, device: torch.device) -> None:
+    """Unpin the tensor's pages, which it keeps mapped until then."""
+    with contextlib.suppress(RuntimeError):  # a device that failed: nothing reads the pages
+        torch.cuda.synchronize(device)  # noqa: TID251  # a copy from the pages may be under way
+    torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
