@@ -38,6 +38,17 @@ _SHAPE_OPTIONS = (
     click.option("--num-timing-steps", type=_COUNT, help="Further steps that are only timed."),
     click.option("--compile", is_flag=True, default=None, help="Compile every layer, both arms."),
     click.option(
+        "--cap-gb",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Hard limit on the streamed arm's device memory, in GB of 1e9 bytes.",
+    ),
+    click.option(
+        "--gradient-checkpointing",
+        is_flag=True,
+        default=None,
+        help="The reference recomputes its layers, to fit the card.",
+    ),
+    click.option(
         "--through-files", is_flag=True, default=None, help="By way of safetensors files on disk."
     ),
 )
@@ -63,5 +74,7 @@ def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) 
         from poros.config_load import load_config
 
         config = load_config(path).config
+    cap_gb = options.pop("cap_gb", None)
+    options["cap_bytes"] = None if cap_gb is None else round(cap_gb * 1e9)
     given = {key: value for key, value in options.items() if value is not None}
     return call_engine("poros.measure.gate", "run_parity", config, demo=demo, shape=shape, **given)
