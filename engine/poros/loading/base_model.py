@@ -25,6 +25,7 @@ from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.checkpoint_match import FLOATS, CheckpointMatch, Expected, match_checkpoint
 from poros.loading.phases import device_peak, memory_errors, phase_events
 from poros.loading.skeleton import Skeleton, build_skeleton, checkpoint_tensors, finish
+from poros.loading.stock_source import StockSource
 from poros.model_config import check_config, is_prequantised
 from poros.streaming.block import Block, FrozenTensor
 from poros.weights_index import short_list
@@ -80,6 +81,7 @@ def load_base_model(
     attn_implementation: str = "sdpa",
     emit: Emit,
     trust_remote_code: bool = False,
+    load_strategy: str = "auto",
 ) -> BaseModel:
     """Load a model, quantising each linear once on `device` or taking it from the cache.
 
@@ -93,6 +95,8 @@ def load_base_model(
         attn_implementation: transformers' name of it.
         emit: Takes the events.
         trust_remote_code: Accept a config that names code, which is not run; warned about.
+        load_strategy: ``gpu`` quantises by stock's `from_pretrained`, without the cache, in the
+            device memory of all of the model.
 
     Raises:
         PorosModelError: Files or config are damaged, refused or disagree.
@@ -109,6 +113,8 @@ def load_base_model(
     )  # fmt: skip
     plan.check()
     with memory_errors():
+        if load_strategy == "gpu" and quantization == "nf4" and not plan.prequantised:
+            return _load_through_stock(source, plan)
         if cache is None or quantization != "nf4" or plan.prequantised:
             return _Loading(source, plan).run(source.digest())
         return _load_through_cache(source, plan, cache)
@@ -165,6 +171,16 @@ def _load_through_cache(source: ByteSource, plan: _Plan, cache: Path) -> BaseMod
         base = _Loading(source, plan, writer).run(source.digest())
         writer.finish(base.model.config, source.folder)
     return replace(base, cache_entry=entry if entry.is_dir() else None)
+
+
+def _load_through_stock(source: ByteSource, plan: _Plan) -> BaseModel:
+    # Stock would fill a missing tensor with random numbers; this refuses it first.
+    hf_config = _Loading(source, plan).skeleton.model.config
+    with phase_events("quantise", plan.emit), device_peak(plan.device) as peak:
+        stock = StockSource(source, hf_config, dtype=plan.dtype, device=plan.device)
+    base = _Loading(stock, replace(plan, prequantised=True)).run(source.digest())
+    peak_bytes = max(peak[0], base.load_device_peak_bytes)
+    return replace(base, prequantised=False, load_device_peak_bytes=peak_bytes)
 
 
 class _Loading:
