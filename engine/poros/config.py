@@ -81,7 +81,7 @@ class PorosConfig(BaseModel):
     torch_dtype: Literal["bfloat16", "float16", "float32"] = _in("model", "bfloat16")
     """Type the layers compute in; bf16 and fp16 bases compute in their own."""
     trust_remote_code: bool = _in("model", False)
-    """Lets the model's repository run its own Python; such a run is never certified."""
+    """Takes a model whose config names Python of its own; it is not run, a warning says so."""
     attn_implementation: Literal["sdpa", "eager"] = _in("model", "sdpa")
     """Attention that transformers uses."""
     blockwise_arch_check: Literal["error", "warn", "off"] = _in("model", "error")
@@ -94,7 +94,7 @@ class PorosConfig(BaseModel):
     enable_prefetch: bool = _in("streaming", True)
     """Copies the next block while this one computes. Changes no bit of the result."""
     vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
-    """GB of the card to use for blocks that stay there: auto what is free, min none."""
+    """GB of the card to use for blocks; auto leaves it to num_slots, min is two blocks."""
     preserve_rng_state: bool = _in("streaming", True)
     """Draws the same dropout in the recomputation as in the forward pass."""
     freeze_embeddings: bool = _in("streaming", True)

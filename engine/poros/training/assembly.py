@@ -216,6 +216,7 @@ class Assembly:
             attn_implementation=config.attn_implementation,
             emit=self.around.emit,
             trust_remote_code=config.trust_remote_code,
+            load_strategy=config.nf4_load_strategy,
         )
         check_status(base.architecture.status, config.blockwise_arch_check, self.around.emit)
         place_ends(base, self.device)
@@ -314,7 +315,9 @@ class Assembly:
 
 
 def num_slots(config: PorosConfig, slot_bytes: int) -> int:
-    """Slots of the ring: those asked for, or as many as ``vram_budget`` GB hold."""
+    """Slots of the ring: those asked for, the fewest, or as many as ``vram_budget`` GB hold."""
+    if config.vram_budget == "min":
+        return 2
     if isinstance(config.vram_budget, str):
         return config.num_slots
     return max(config.num_slots, int(config.vram_budget * 1e9 // slot_bytes))
