@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 from typing import Any
 
@@ -53,6 +54,9 @@ class StockSource:
         tied = model.all_tied_weights_keys
         stored = nf4.stored_tensors(model, "")
         self._tensors = {name: t.contiguous() for name, t in stored.items() if name not in tied}
+        # Linears and their weights hold each other: without this they stay on the device.
+        del model, stored
+        gc.collect()
 
     def names(self) -> list[str]:
         """Every tensor of the checkpoint."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from poros.errors import PorosConfigError, PorosModelError
 from poros.loading.base_model import BaseModel, load_base_model
@@ -38,6 +41,19 @@ def test_stocks_load_has_the_bytes_of_the_one_layer_by_layer(variant: str, tmp_p
     a, b = bound(ours), bound(stock)
     assert list(a) == list(b)
     assert [name for name in a if not same_bits(a[name], b[name])] == []
+
+
+def test_stocks_model_is_gone_when_its_tensors_are_there(tmp_path: Path) -> None:
+    models = []
+    init = LlamaForCausalLM.__init__
+
+    def noted(self: LlamaForCausalLM, config: LlamaConfig) -> None:
+        init(self, config)
+        models.append(weakref.ref(self))
+
+    with mock.patch.object(LlamaForCausalLM, "__init__", noted):
+        base = load(SafetensorsSource(write_model(tmp_path)), "gpu")
+    assert [ref() for ref in models if ref() is not None] == [base.model]
 
 
 def test_the_cache_is_neither_read_nor_written(tmp_path: Path) -> None:
