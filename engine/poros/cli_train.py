@@ -36,7 +36,7 @@ _OPTIONS = (
         "--trust-remote-code",
         is_flag=True,
         default=None,
-        help="Let the model's repository run its own Python.",
+        help="Take a model whose config names Python of its own; it is not run.",
     ),
     click.option("--dry-run", is_flag=True, help="Check the config and stop."),
     click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout."),
