@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -52,6 +53,7 @@ class Outcome:
     mutants: list[dict[str, Any]] | None = None
     differences: list[dict[str, Any]] = field(default_factory=list)
     duration_s: float = 0.0
+    cpu_s: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -134,6 +136,8 @@ def run_gate(
     if mutants:
         outcome.mutants = _read_list(work / "mutants.json")
     outcome.duration_s = time.monotonic() - started_s
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    outcome.cpu_s = used.ru_utime + used.ru_stime
     return outcome
 
 
@@ -273,6 +277,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "schema": SCHEMA,
         "passed": outcome.passed,
         "duration_s": outcome.duration_s,
+        "cpu_s": outcome.cpu_s,
         "environment": environment(),
         "device": outcome.plan.device,
         "num_threads": outcome.plan.num_threads,

@@ -30,12 +30,12 @@ a green sail lay against the wall as if it had been there for years.
 
 
 def rows_of_text(tokenizer: Any) -> list[list[int]]:
-    """The built-in text as rows of 16 to 28 real tokens, of unequal lengths."""
+    """The built-in text as rows of 10 to 20 real tokens, of unequal lengths."""
     ids: list[int] = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
-    cuts, length = [0], 16
+    cuts, length = [0], 10
     while cuts[-1] + length <= len(ids):
         cuts.append(cuts[-1] + length)
-        length = 16 + (length - 16 + 5) % 13
+        length = 10 + (length - 10 + 4) % 11
     return [ids[a:b] for a, b in pairwise(cuts)]
 
 

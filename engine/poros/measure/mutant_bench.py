@@ -37,6 +37,7 @@ from poros.training.optimizer import make_optimizer
 KIND_ORDER = ("loss", "grad", "grad_norm", "adapter", "exp_avg", "exp_avg_sq")
 
 NUM_STEPS = 2
+PLAIN_TOKENS = 10
 
 Filter = Callable[[str, Tensor], Tensor | None]
 """What a recorder is given in place of a tensor; None: nothing at all."""
@@ -173,7 +174,13 @@ class Bench:
         if not plain:
             return batches
         return [
-            Batch(batch.input_ids_BT[:, :16], batch.labels_BT[:, :16], None, None, batch.sample_ids)
+            Batch(
+                batch.input_ids_BT[:, :PLAIN_TOKENS],
+                batch.labels_BT[:, :PLAIN_TOKENS],
+                None,
+                None,
+                batch.sample_ids,
+            )
             for batch in batches
         ]
 

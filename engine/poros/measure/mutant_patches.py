@@ -310,8 +310,7 @@ def _reset_count(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _draw(optimizer: torch.optim.Optimizer) -> None:
-    del optimizer
-    torch.rand(1)
+    torch.rand(1, device=optimizer.param_groups[0]["params"][0].device)
 
 
 moment_lost = _resumed(_lose_moment)

@@ -57,7 +57,7 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     compared = sum(verdict["num_compared"] for verdict in record["verdicts"])
     console.print(
         f"{words}: {len(record['cells'])} cells, {compared} comparisons of bytes, "
-        f"{record['duration_s']:.0f} s",
+        f"{record['duration_s']:.0f} s ({record['cpu_s']:.0f} s of processor time)",
         markup=False,
     )
 

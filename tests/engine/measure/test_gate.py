@@ -10,7 +10,6 @@ from poros.measure.records import ArmRecord
 from poros.measure.request import Request
 from poros.measure.shapes import SHAPES
 
-
 pytestmark = pytest.mark.timeout(900)  # four processes that import torch
 
 
