@@ -22,6 +22,7 @@ _OPTIONS = (
     click.option("--mutants", is_flag=True, help="Also break each protection and see it go red."),
     click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout."),
     click.option("-o", "--output", type=_FOLDER, help="Folder for the artifacts."),
+    click.option("--quick", is_flag=True, default=None, help="Leave out claims A and C."),
     click.option("--work", type=_FOLDER, help="Folder for what both arms read; kept."),
     click.option("--keep-going", is_flag=True, help="Compare all cells, though one failed."),
 )

@@ -86,4 +86,6 @@ def quantised(source: ByteSource, request: Request) -> Path:
 
 def resume_at(request: Request) -> int | None:
     """Where the run is interrupted for claim C: steps must follow, but few will do."""
-    return max(1, request.num_steps - 3) if request.num_steps > 1 else None
+    if request.quick or request.num_steps < 2:
+        return None
+    return max(1, request.num_steps - 3)

@@ -33,7 +33,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def digest(tensor: Tensor) -> str:
     """Sha256 over dtype, shape and raw bytes."""
     head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
-    return hashlib.sha256(head + raw_bytes(tensor).numpy().tobytes()).hexdigest()
+    found = hashlib.sha256(head)
+    found.update(raw_bytes(tensor).numpy().data)
+    return found.hexdigest()
 
 
 def merkle_root(digests: Mapping[str, str]) -> str:

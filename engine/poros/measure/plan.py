@@ -53,6 +53,8 @@ class Plan:
     cells: tuple[Cell, ...]
     cap_bytes: int | None = None
     """A hard limit on the streamed arm's device allocator."""
+    quick: bool = False
+    """Neither a second reference run nor stock's time without determinism."""
     dump: dict[str, Any] | None = field(default=None)
     """One item whose values both arms write out: cell, step, item, folder."""
 

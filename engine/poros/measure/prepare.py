@@ -45,6 +45,7 @@ def prepare(request: Request) -> Plan:
         num_threads=request.num_threads,
         cells=tuple(cells),
         cap_bytes=request.cap_bytes,
+        quick=request.quick,
     )
     write_plan(plan)
     return plan

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from poros.measure.fingerprint import digest, merkle_root
+
+_HASHERS = ThreadPoolExecutor(8)  # hashing releases the GIL; a 32B step has 2 GB to hash
 
 
 @dataclass(frozen=True)
@@ -56,30 +59,29 @@ class Recorder:
         self.record = ArmRecord(cell)
         self._file, self._dump, self._step = file, dump, step
         self._names: list[str] = []
-        self._digests: dict[str, str] = {}
-        self._zeros: list[str] = []
+        self._found: dict[str, Future[tuple[str, bool]]] = {}
 
     def note(self, name: str, tensor: Tensor) -> None:
-        """Digest one item now, before the run goes on and changes it."""
-        data = tensor.detach().cpu()
-        self._digests[name] = digest(data)
-        if not bool(data.any()):
-            self._zeros.append(name)
+        """Copy one item now, before the run goes on and changes it, and digest it meanwhile."""
+        data = tensor.detach().to("cpu", copy=True)
+        self._found[name] = _HASHERS.submit(_digest_and_zero, data)
         place = {"cell": self.record.cell, "step": self._step, "item": name}
         if self._dump is not None and place.items() <= self._dump.items():
             save_file({"item": data.contiguous()}, f"{self._dump['folder']}/streamed.safetensors")
 
     def end_step(self, **values: Any) -> None:
         """Close the step."""
-        step = StepRecord(self._step, self._digests, tuple(self._zeros), values)
+        found = {name: future.result() for name, future in self._found.items()}
+        digests = {name: text for name, (text, _) in found.items()}
+        zeros = tuple(name for name, (_, is_zero) in found.items() if is_zero)
+        step = StepRecord(self._step, digests, zeros, values)
         self.record.steps.append(step)
-        line = {"kind": "step", "cell": self.record.cell, "step": step.step, "zeros": self._zeros}
+        line = {"kind": "step", "cell": self.record.cell, "step": step.step, "zeros": zeros}
         names = list(step.digests)
         if names != self._names:
             line["names"] = names
         self._write(line | values | {"digests": list(step.digests.values())})
-        self._names, self._step = names, self._step + 1
-        self._digests, self._zeros = {}, []
+        self._names, self._step, self._found = names, self._step + 1, {}
 
     def end(self, **measurements: Any) -> ArmRecord:
         """Close the cell."""
@@ -91,6 +93,10 @@ class Recorder:
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
+
+
+def _digest_and_zero(data: Tensor) -> tuple[str, bool]:
+    return digest(data), not bool(data.any())
 
 
 def read_records(*paths: Path) -> dict[str, ArmRecord]:

@@ -1,9 +1,7 @@
 """R0, the reference of the parity gate: stock transformers + bitsandbytes + PEFT, all resident.
 
-It imports nothing of this project and patches nothing, but for bitsandbytes' repacking of weights
-on the CPU (which has no gradient). `reference.py PLAN_FOLDER OUTPUT [--cells A,B] [--only-time]`
-reads plan.json, makes every cell's steps and writes a sha256 of each item, a line a step. Written
-as a stranger to this project would write it: a script without annotations.
+It imports nothing of this project and patches nothing but bitsandbytes' repacking of weights on the
+CPU, which has no gradient. It makes every cell's steps and writes a sha256 of each item.
 """
 
 # mypy: ignore-errors
@@ -13,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -26,28 +25,32 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 
+def digest_and_zero(data):
+    found = hashlib.sha256(f"{data.dtype}|{tuple(data.shape)}|".encode())
+    found.update(data.reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest(), not data.any()
+
+
 class Recorder:
     def __init__(self, file, cell, dump):
         self.file, self.cell, self.dump, self.names = file, cell, dump or {}, None
-        self.step, self.items, self.zeros = 0, {}, []
+        self.step, self.items, self.pool = 0, {}, ThreadPoolExecutor(8)
 
     def note(self, name, tensor):
-        data = tensor.detach().cpu().contiguous()
-        head = f"{data.dtype}|{tuple(data.shape)}|".encode()
-        raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
-        self.items[name] = hashlib.sha256(head + raw).hexdigest()
-        if not data.any():
-            self.zeros.append(name)
+        data = tensor.detach().to("cpu", copy=True).contiguous()
+        self.items[name] = self.pool.submit(digest_and_zero, data)
         if [self.dump.get(k) for k in ("cell", "step", "item")] == [self.cell, self.step, name]:
             save_file({"item": data}, self.dump["folder"] + "/reference.safetensors")
 
     def end_step(self, **values):
-        line = {"kind": "step", "cell": self.cell, "step": self.step, "zeros": self.zeros, **values}
-        if self.names != list(self.items):
-            self.names = line["names"] = list(self.items)
-        line["digests"] = list(self.items.values())
+        found = {name: future.result() for name, future in self.items.items()}
+        line = {"kind": "step", "cell": self.cell, "step": self.step, **values}
+        line["zeros"] = [name for name, (_, zero) in found.items() if zero]
+        if self.names != list(found):
+            self.names = line["names"] = list(found)
+        line["digests"] = [text for text, _ in found.values()]
         print(json.dumps(line), file=self.file, flush=True)
-        self.step, self.items, self.zeros = self.step + 1, {}, []
+        self.step, self.items = self.step + 1, {}
 
 
 def open_model(plan, cell, device):
@@ -59,18 +62,16 @@ def open_model(plan, cell, device):
             module.support_avx512bf16_for_cpu = False
     folder = Path(plan["folder"])
     model = PeftModel.from_pretrained(model, folder / cell["adapter"], is_trainable=True)
-    kinds = {type(module) for module in model.modules() if isinstance(module, LoraLayer)}
-    assert kinds == {LoraLinear4bit}, f"not PEFT's own 4-bit LoRA: {kinds}"
+    assert {type(m) for m in model.modules() if isinstance(m, LoraLayer)} == {LoraLinear4bit}
     params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     for _, param in params:
         param.data = param.data.to(getattr(torch, cell["adapter_dtype"]))
-    model.config.use_cache = cell["use_cache"]
-    model.train()
+    model.train().config.use_cache = cell["use_cache"]
     if cell["gradient_checkpointing"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    for layer in model.base_model.model.get_submodule(cell["layers_path"]):
-        if cell["compile"]:
-            layer.forward = torch.compile(layer.forward, dynamic=False)
+    layers = model.base_model.model.get_submodule(cell["layers_path"])
+    for layer in layers if cell["compile"] else ():
+        layer.forward = torch.compile(layer.forward, dynamic=False)
     return model, params
 
 
@@ -79,8 +80,7 @@ def train_step(model, params, optimizer, batches, cell, note):
     losses = []
     for i, batch in enumerate(batches):
         dtype = getattr(torch, cell["autocast"] or "bfloat16")
-        kind = batch["labels"].device.type
-        with torch.autocast(kind, dtype, enabled=bool(cell["autocast"])):
+        with torch.autocast(batch["labels"].device.type, dtype, bool(cell["autocast"])):
             loss = model(**batch, num_items_in_batch=num_labels).loss
         loss.backward()
         losses.append(float(loss.detach()))
@@ -102,8 +102,8 @@ def run_cell(plan, cell, file, only_time):
     device, num_steps, step_s = torch.device(plan["device"]), cell["num_steps"], []
     num_recorded = 0 if only_time else num_steps
     model, params = open_model(plan, cell, device)
-    weights = [param for _, param in params]
-    optimizer = torch.optim.AdamW(weights, weight_decay=cell["weight_decay"], foreach=True)
+    weights, decay = [param for _, param in params], cell["weight_decay"]
+    optimizer = torch.optim.AdamW(weights, weight_decay=decay, foreach=True)
     tensors = load_file(Path(plan["folder"]) / cell["batches"])
     recorder = Recorder(file, cell["name"], plan["dump"])
     for name, param in params:
@@ -125,9 +125,9 @@ def run_cell(plan, cell, file, only_time):
             recorder.end_step(**values)
     end = {"kind": "end", "cell": cell["name"], "step_s": step_s[num_recorded + 2 :]}
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        end |= {"peak_reserved_bytes": torch.cuda.max_memory_reserved(), "free_bytes": free}
-        end |= {"peak_allocated_bytes": torch.cuda.max_memory_allocated(), "total_bytes": total}
+        end["free_bytes"], end["total_bytes"] = torch.cuda.mem_get_info()
+        end["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
+        end["peak_allocated_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(end), file=file, flush=True)
 
 

@@ -39,6 +39,8 @@ class Request:
     gradient_checkpointing: bool = False
     through_files: bool = False
     cap_bytes: int | None = None
+    quick: bool = False
+    """Only the streamed run against one reference: no repetition (A), no resume (C)."""
     levels: dict[str, Any] | None = None
     """The covering array's factors (None: all), for ``demo``."""
     config: dict[str, Any] | None = None
