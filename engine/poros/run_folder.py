@@ -41,6 +41,8 @@ class RunFolder:
     """False for ever once the run was continued under changed conditions."""
     is_new: bool = False
     """The folder was not there before."""
+    was_empty: bool = False
+    """Nothing lay in it before."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     _lock_descriptor: int = -1
 
@@ -81,9 +83,14 @@ class RunFolder:
         atomic.write_file(self.path / "run.json", json.dumps(about, indent=1) + "\n")
 
     def discard(self) -> None:
-        """Remove a folder that this process made, when its run could not even begin."""
-        if self.is_new and not _has_results(self.path):
+        """Leave the place as it was, when a run could not even begin."""
+        if _has_results(self.path):
+            return
+        if self.is_new:
             atomic.remove(self.path)
+        elif self.was_empty:
+            for inner in self.path.iterdir():
+                atomic.remove(inner)
 
     def close(self) -> None:
         """Give the folder back."""
@@ -107,18 +114,23 @@ def open_run_folder(
     Raises:
         PorosOutputError: Locked, unwritable, or the folder of another run.
     """
-    _refuse_bad_place(path)
     try:
+        _refuse_bad_place(path)
         folder = RunFolder(path, secrets.token_hex(8), identity=identity, is_new=not path.exists())
         path.mkdir(exist_ok=True)
+        folder.was_empty = not any(path.iterdir())
         folder._lock_descriptor = _lock(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        record = _refuse_other_run(path, identity, resume=resume)
-        if record and _has_results(path):
-            folder.run_id, folder.exact = record["run_id"], record["exact"]
-        _prove_writable(folder)
+        try:
+            record = _refuse_other_run(path, identity, resume=resume)
+            if record and _has_results(path):
+                folder.run_id, folder.exact = record["run_id"], record["exact"]
+            _prove_writable(folder)
+        except BaseException:
+            folder.discard()
+            raise
         yield folder
     finally:
         folder.close()

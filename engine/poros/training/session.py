@@ -22,7 +22,7 @@ from poros import events
 from poros.config import PorosConfig
 from poros.config_load import dump_config
 from poros.control import Control, StopNow
-from poros.errors import PorosDeviceLostError, PorosError
+from poros.errors import PorosConfigError, PorosDeviceLostError, PorosError, PorosModelError
 from poros.event_log import EventLog
 from poros.events import Event, RunFinished
 from poros.progress import JsonPrinter, LinePrinter, Printer
@@ -69,6 +69,7 @@ class Session:
         self._log: EventLog | None = None
         self._phase = "start"
         self._began = False
+        self._loaded = False
         self._checkpoint: str | None = None
         self._outcome: Outcome | BaseException | None = None
         self._started_s = time.monotonic()
@@ -102,6 +103,7 @@ class Session:
             self._checkpoint = event.path
         elif isinstance(event, events.RunStarted):
             self._began, self._phase = True, "load"
+        self._loaded |= isinstance(event, events.ModelLoaded)
         if self._log is None:
             line = events.to_line(event, seq=0, time_s=time.time())
         else:
@@ -121,10 +123,10 @@ class Session:
         ) as run:
             point = find_resume_point(run, config.resume, skipped.append)
             in_this_run = point is not None and point.in_this_run
-            if not in_this_run:
-                run.record(dump_config(config))
             keep_bytes = point.state.events_bytes if point is not None and in_this_run else 0
             try:
+                if not in_this_run:
+                    run.record(dump_config(config))
                 # A start that is refused must leave the run that is there as it is.
                 with EventLog(
                     run.events_path, keep_bytes=keep_bytes, held=in_this_run
@@ -132,6 +134,10 @@ class Session:
                     for warning in skipped:
                         self.emit(warning)
                     yield run, point
+            except (PorosConfigError, PorosModelError):
+                # The last of the input is checked while the model is put together.
+                self._began = self._loaded
+                raise
             finally:
                 if not self._began:
                     run.discard()
@@ -240,6 +246,8 @@ def _quiet_libraries() -> None:
     """Only our own lines: what the libraries say to developers helps no user of a command."""
     warnings.simplefilter("ignore", FutureWarning)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    # It tells each try of a download, and the error that we then show.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
