@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -17,7 +18,13 @@ from typing import Any
 import click
 
 from poros._version import __version__
-from poros.errors import INTERRUPTED, PorosConfigError, PorosError, PorosStorageError
+from poros.errors import (
+    INTERRUPTED,
+    PorosConfigError,
+    PorosError,
+    PorosHostMemoryError,
+    PorosStorageError,
+)
 
 BROKEN_PIPE = 141
 """Exit code when the reader of stdout went away: 128 + SIGPIPE."""
@@ -34,6 +41,11 @@ _TRAIN_PACKAGES = frozenset(
         "torch",
         "transformers",
     }
+)
+
+
+_NO_MEMORY = PorosHostMemoryError(
+    "the host has too little memory", remediation="close other programs and run again"
 )
 
 
@@ -58,6 +70,8 @@ class Guard:
             return _report(error)
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED
+        except MemoryError:
+            return _report(_NO_MEMORY)
         except OSError as error:
             return self._report_os_error(error)
         except Exception as error:  # noqa: BLE001 - the top of the program: all else is our bug
@@ -133,8 +147,10 @@ def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
 
 
 def _report(error: PorosError) -> int:
-    for line in error.lines():
-        click.echo(line, err=True)
+    # A stderr that takes nothing must not change the exit code.
+    with contextlib.suppress(OSError):
+        for line in error.lines():
+            click.echo(line, err=True)
     return error.exit_code
 
 

@@ -70,6 +70,7 @@ def train(
         json_lines: Events, or the checked config, as JSON.
         flags: Values of the other options, by key of the config.
     """
+    from poros import failpoints
     from poros.config import require_dataset
     from poros.config_load import load_config
     from poros.errors import PorosConfigError
@@ -77,6 +78,7 @@ def train(
     try:
         loaded = load_config(path, settings=settings, flags=flags)
         require_dataset(loaded.config, where=str(path))
+        failpoints.check_variable()
     except PorosConfigError as error:
         if json_lines:
             click.echo(_failed_line(error), nl=False)

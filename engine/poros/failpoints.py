@@ -57,6 +57,17 @@ def reset() -> None:
     _num_hits.clear()
 
 
+def check_variable() -> None:
+    """Refuse a variable that arms nothing, before a run meets it half way.
+
+    Raises:
+        PorosConfigError: An entry is malformed or names no failpoint.
+    """
+    text = os.environ.get(VARIABLE)
+    if text:
+        armed(text)
+
+
 def armed(text: str) -> list[tuple[str, str, int, bool]]:
     """(name, action, first hit, later ones too) of each entry.
 
