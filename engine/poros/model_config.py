@@ -69,7 +69,7 @@ def check_config(
             remediation="restore the config.json that belongs to these weights",
         )
     for key in _SIZES:
-        value = config.get(key, 1)
+        value = config.get(key)
         if type(value) is not int or value < 1:
             raise PorosModelError(
                 f"{key} is {value!r}, expected a whole number above 0",

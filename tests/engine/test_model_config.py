@@ -15,6 +15,8 @@ SOUND: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 2,
     "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 128,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from poros.architectures import find_architecture
 from poros.config import PorosConfig, require_dataset
 from poros.data.load import load_data
 from poros.data.samples import Prepared
@@ -17,6 +18,7 @@ from poros.errors import PorosArchNotValidatedError, PorosConfigError, PorosMode
 from poros.events import Event, Warned
 from poros.loading.byte_source import SafetensorsSource
 from poros.loading.hub import resolve_model
+from poros.model_config import check_config
 
 Emit = Callable[[Event], None]
 
@@ -42,6 +44,13 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
     assert config.dataset is not None
     folder = resolve_model(config.model_name_or_path, emit)
     source = SafetensorsSource(folder, name=config.model_name_or_path)
+    # Before the tokenizer is made: transformers looks into config.json for that, too.
+    check_config(
+        source.config,
+        find_architecture(source.config.get("model_type")),
+        where=source.name,
+        trust_remote_code=config.trust_remote_code,
+    )
     refuse_too_long(config, source.config)
     tokenizer = read_tokenizer(folder)
 
