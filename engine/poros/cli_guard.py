@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import logging
 import os
 import platform
 import sys
@@ -126,6 +127,7 @@ def call_engine(module: str, function: str, *arguments: Any, **named: Any) -> in
     Raises:
         PorosConfigError: The extra is not installed.
     """
+    _before_libraries()
     try:
         run: Callable[..., int] = getattr(importlib.import_module(module), function)
         return run(*arguments, **named)
@@ -137,6 +139,18 @@ def call_engine(module: str, function: str, *arguments: Any, **named: Any) -> in
             f"{package} is not installed",
             remediation='pip install "poros-tui[train]"',
         ) from None
+
+
+def _before_libraries() -> None:
+    """What torch, CUDA and bitsandbytes read only while they start, in a process of our own."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    # Slots, ends and one layer's activations share a small card: no block may be left unusable.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # Threads that spin while they wait take the cores from everything else on the machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # bitsandbytes fetches and runs code of the Hub at its import where `kernels` is installed.
+    sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # None: can't be imported
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:

@@ -302,6 +302,12 @@ _CONTRADICTIONS = (
         "delete nf4_load_strategy, or use quantization: nf4",
     ),
     _Contradiction(
+        ("packing", "attn_implementation"),
+        lambda c: c.packing and c.attn_implementation == "eager",
+        "packing needs attn_implementation: sdpa, eager would let documents see each other",
+        "delete attn_implementation, or set packing: false",
+    ),
+    _Contradiction(
         ("vram_budget", "device"),
         lambda c: c.device == "cpu" and c.vram_budget not in ("auto", "min"),
         "vram_budget is a GPU's memory but device is cpu",

@@ -1,3 +1,7 @@
+import importlib.util
+import os
+import sys
+
 import click
 import pytest
 
@@ -68,3 +72,16 @@ def test_a_missing_package_of_the_train_extra_is_named(tmp_path, monkeypatch, pa
         call_engine(module, "run")
     if kind is PorosConfigError:
         assert caught.value.remediation == 'pip install "poros-tui[train]"'
+
+
+def test_libraries_start_as_a_command_wants_them(monkeypatch):
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    assert call_engine("os", "getpid") == os.getpid()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert importlib.util.find_spec("kernels") is None
+    monkeypatch.delitem(sys.modules, "kernels")

@@ -112,6 +112,7 @@ def test_a_wrong_value_says_what_is_wanted(values, part):
         {"freeze_embeddings": False},
         {"freeze_lm_head": False},
         {"eval_steps": 10},
+        {"packing": True, "attn_implementation": "eager"},
         {"quantization": "bf16", "nf4_cache": "/var/cache/nf4"},
         {"quantization": "bf16", "nf4_load_strategy": "gpu"},
         {"device": "cpu", "vram_budget": 8},

@@ -18,6 +18,12 @@ _NUM_PYTHON_WORDS = 625
 _NUM_NUMPY_WORDS = 624
 
 
+def prepare_cuda() -> None:
+    """Set what cuBLAS reads once, when CUDA starts; call it before anything asks about a GPU."""
+    if not torch.cuda.is_initialized():
+        os.environ[_VARIABLE] = CUBLAS_WORKSPACE
+
+
 def enforce_determinism(
     device: torch.device | str = "cuda", *, num_threads: int | None = None
 ) -> None:
@@ -36,7 +42,7 @@ def enforce_determinism(
             f"CUDA was started without {_VARIABLE}={CUBLAS_WORKSPACE}",
             remediation="call enforce_determinism() before the first use of CUDA",
         )
-    os.environ[_VARIABLE] = CUBLAS_WORKSPACE
+    prepare_cuda()
     torch.use_deterministic_algorithms(True)
     # Filling costs 8 % and changes no bit that is read; debug runs poison the slots instead.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set by its module class

@@ -52,6 +52,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
         trust_remote_code=config.trust_remote_code,
     )
     refuse_too_long(config, source.config)
+    refuse_short_window(config, source.config)
     tokenizer = read_tokenizer(folder)
 
     def prepare(spec: str, split: str) -> Prepared:
@@ -128,6 +129,24 @@ def refuse_too_long(config: PorosConfig, model_config: dict[str, Any]) -> None:
             f"max_seq_length {config.max_seq_length} is beyond the model's {positions} positions",
             where=config.model_name_or_path,
             remediation=f"set max_seq_length to {positions} or less",
+        )
+
+
+def refuse_short_window(config: PorosConfig, model_config: dict[str, Any]) -> None:
+    """Refuse packing where a sliding window would be lost: the packed mask has none.
+
+    Raises:
+        PorosConfigError: The window is shorter than a packed row.
+    """
+    text_config = model_config.get("text_config", model_config)
+    window = text_config.get("sliding_window")
+    used = text_config.get("use_sliding_window", True)
+    if config.packing and used and isinstance(window, int) and window < config.max_seq_length:
+        raise PorosConfigError(
+            f"packing rows of {config.max_seq_length} tokens would ignore the model's sliding"
+            f" window of {window}",
+            where=config.model_name_or_path,
+            remediation=f"set packing: false, or max_seq_length to {window} or less",
         )
 
 

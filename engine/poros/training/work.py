@@ -17,7 +17,7 @@ from poros.events import Event, PhaseStarted, RunStarted, Warned
 from poros.loading.phases import phase_events
 from poros.run_folder import RunFolder
 from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
-from poros.training.determinism import enforce_determinism
+from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import Inputs, choose_device, read_inputs
 from poros.training.resume import ResumePoint, set_aside_newer
 from poros.training.run_inputs import compare_inputs, run_inputs, versions
@@ -53,6 +53,7 @@ class Work:
             StopNow: It was told to end at once.
         """
         config, point = self.config, self.point
+        prepare_cuda()  # asking which GPU is free starts CUDA
         device = choose_device(config.device)
         enforce_determinism(device, num_threads=config.cpu_threads)
         inputs = read_inputs(config, device, self.emit)

@@ -61,3 +61,23 @@ def test_states_of_another_kind_of_device_are_refused():
 def test_the_flags_are_set_without_warn_only():
     environment = {k: v for k, v in os.environ.items() if k != "CUBLAS_WORKSPACE_CONFIG"}
     subprocess.run([sys.executable, "-c", ENFORCE], env=environment, check=True, timeout=120)
+
+
+CHOOSE = """
+import os, torch
+from poros.training import work
+os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+asked = []
+def device_count():
+    asked.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+    return 0
+torch.cuda.device_count = device_count
+def stop(*_, **__): raise SystemExit(0 if asked == [":4096:8"] else 1)
+work.enforce_determinism = stop
+from poros.config import PorosConfig
+work.Work(PorosConfig(dataset="x"), None, None, None, None, None).run()
+"""
+
+
+def test_cublas_is_told_before_anything_asks_about_a_gpu():
+    subprocess.run([sys.executable, "-c", CHOOSE], check=True)
