@@ -104,6 +104,8 @@ def _environment(num_threads: int) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        # Code that an earlier run left on disk gave a layer other bits than compiling it anew.
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
     }
 
 
