@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from poros.data.batches import Batch
 from poros.measure.compare import judge
+from poros.measure.disturbances import CopyFailedError, disturbed
 from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streamed_arm import (
@@ -30,6 +31,7 @@ from poros.measure.streamed_arm import (
     save_for_resume,
 )
 from poros.measure.streaming_proof import proof
+from poros.streaming.ambient import RandomState
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import load_checkpoint
 from poros.training.optimizer import make_optimizer
@@ -53,7 +55,7 @@ class Setting:
     """Batches without a mask, all rows of one length."""
     compile: bool = False
     disturb: str | None = None
-    """What happens between forward and backward: ``eval`` or ``math`` (attention kernels)."""
+    """What happens around the steps, by its name in `disturbances`."""
     note: Filter | None = None
 
 
@@ -82,6 +84,11 @@ class Bench:
         return cls(plan, cell, streamed, values)
 
     @property
+    def has_biases(self) -> bool:
+        """Whether biases travel with the blocks."""
+        return any(place.name.endswith(".bias") for place in self.streamed.base.blocks[0].places)
+
+    @property
     def num_layers(self) -> int:
         """Decoder layers, each a block of its own."""
         return len(self.streamed.base.layers)
@@ -92,19 +99,18 @@ class Bench:
             self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache
         )
         self._put_back(cell, compiled=setting.compile)
-        optimizer = make_optimizer(self.streamed.params, weight_decay=cell.weight_decay)
-        self.optimizer_made(optimizer)
         recorder = Recorder(cell.name, None)
-        for name, parameter in self.streamed.params:
-            recorder.note(f"adapter.{name}", parameter)
-        recorder.end_step()
         note = _filtered(recorder, setting.note)
-        torch.manual_seed(cell.seed)
-        with _disturbed(self.streamed, setting.disturb):
+        with disturbed(self.streamed, setting.disturb):
+            optimizer = make_optimizer(self.streamed.params, weight_decay=cell.weight_decay)
+            self.optimizer_made(optimizer)
+            for name, parameter in self.streamed.params:
+                recorder.note(f"adapter.{name}", parameter)
+            recorder.end_step()
+            torch.manual_seed(cell.seed)
             for step in range(num_steps):
                 batches = self.batch_order(self._batches(step, plain=setting.plain))
-                rate = cell.learning_rates[step % self.cell.num_steps]
-                make_step(self.streamed, optimizer, batches, cell, rate, note)
+                self._make_step(optimizer, batches, cell, step, note)
                 recorder.end_step()
                 self.between_steps(step)
         shown = proof(
@@ -114,6 +120,24 @@ class Bench:
             num_passes=num_steps * cell.accumulation,
         )
         return recorder.end(streaming_proof=shown)
+
+    def _make_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        batches: Sequence[Batch],
+        cell: Cell,
+        step: int,
+        note: Callable[[str, Tensor], None],
+    ) -> None:
+        """One step; from its beginning again, if a copy fails."""
+        rate = cell.learning_rates[step % self.cell.num_steps]
+        random = RandomState.capture(self.streamed.device)
+        try:
+            make_step(self.streamed, optimizer, batches, cell, rate, note)
+        except CopyFailedError:
+            random.restore(self.streamed.device)
+            optimizer.zero_grad(set_to_none=True)
+            make_step(self.streamed, optimizer, batches, cell, rate, note)
 
     def save(self) -> ArmRecord:
         """Run with a checkpoint one step before the end; the record of the step after it."""
@@ -210,6 +234,8 @@ class Mutant:
     word: str = "FAIL"
     resumed: bool = False
     """Shown by continuing from a checkpoint."""
+    needs_biases: bool = False
+    """Shown by a family whose linears have biases."""
 
 
 def try_mutant(bench: Bench, mutant: Mutant, baseline: ArmRecord) -> dict[str, Any]:
@@ -308,32 +334,3 @@ def _filtered(recorder: Recorder, keep: Filter | None) -> Callable[[str, Tensor]
             recorder.note(name, kept)
 
     return note
-
-
-@contextlib.contextmanager
-def _disturbed(streamed: StreamedModel, what: str | None) -> Iterator[None]:
-    """Change the surroundings after every forward and back before the next one."""
-    if what is None:
-        yield
-        return
-
-    def before(*_: Any) -> None:
-        streamed.model.train()
-        torch.backends.cuda.enable_flash_sdp(True)
-
-    def after(*_: Any) -> None:
-        if what == "eval":
-            streamed.model.eval()
-        else:
-            torch.backends.cuda.enable_flash_sdp(False)
-
-    handles = [
-        streamed.model.register_forward_pre_hook(before),
-        streamed.model.register_forward_hook(after),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        before()

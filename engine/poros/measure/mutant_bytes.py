@@ -75,6 +75,15 @@ def offset_dropped(bench: Bench) -> Any:
     return _host_bytes(bench, drop, bench.num_layers // 2)
 
 
+def bias_lost(bench: Bench) -> Any:
+    """The bias of one block's values is zero."""
+
+    def lose(block: Block) -> None:
+        _named(block, "v_proj.bias")[0].zero_()
+
+    return _host_bytes(bench, lose, bench.num_layers // 2)
+
+
 def blocks_swapped(bench: Bench) -> Any:
     """Two blocks in each other's place."""
     middle = bench.num_layers // 2

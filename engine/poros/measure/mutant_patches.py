@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from poros.data.batches import Batch
+from poros.measure.disturbances import CopyFailedError
 from poros.measure.mutant_bench import Bench
 from poros.streaming import ambient, attach, block_function
 from poros.streaming.block import Block
@@ -211,6 +212,38 @@ def written_outside(bench: Bench) -> Iterator[None]:
 
 def _overwrite(buffer: Tensor, block: Block) -> None:
     buffer[: block.num_bytes].copy_(block.host)
+
+
+@contextlib.contextmanager
+def claimed_before_copied(bench: Bench) -> Iterator[None]:
+    """A slot whose copy fails says that it holds the block."""
+    del bench
+    load = BlockManager._load
+
+    def hasty(self: BlockManager, index: int, **keep: Any) -> Any:
+        held = [slot.holds for slot in self._slots]
+        try:
+            return load(self, index, **keep)
+        except CopyFailedError:
+            for slot, before in zip(self._slots, held, strict=True):
+                slot.holds = index if slot.holds != before else before
+            raise
+
+    with mock.patch.object(BlockManager, "_load", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def stands_in_once(bench: Bench) -> Iterator[None]:
+    """A weight that hangs under two names has a stand-in under the first alone."""
+    del bench
+    trainable = block_function._trainable
+
+    def first_places(layer: torch.nn.Module) -> block_function.Adapters:
+        return {weight: places[:1] for weight, places in trainable(layer).items()}
+
+    with mock.patch.object(block_function, "_trainable", first_places):
+        yield
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from poros.measure.mutant_bench import (
     first_difference,
     try_mutant,
 )
-from poros.measure.plan import Plan, read_plan
+from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
 from poros.measure.streamed_arm import set_up
 
@@ -36,7 +36,17 @@ CACHED = Setting(use_cache=True, plain=True)
 AUTOCAST = Setting(autocast="bfloat16")
 EVAL_BETWEEN = Setting(disturb="eval")
 MATH_BETWEEN = Setting(disturb="math")
+COPY_FAILS = Setting(disturb="copy")
+TIED = Setting(disturb="tied")
 COMPILED = Setting(compile=True, plain=True)
+
+DISTURBED = {
+    EVAL_BETWEEN: "eval between forward and backward",
+    MATH_BETWEEN: "math between forward and backward",
+    COPY_FAILS: "a step made again after a copy failed",
+}
+
+WITH_BIASES = "qwen2"
 
 MAX_GRAD_NORM = 0.01
 """Small, so that the clip always has something to do."""
@@ -109,6 +119,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "slot written from outside and not forgotten", patches.written_outside, step=2,
         first=r"^loss\.0", equal=(r"^loss\.1",), differ=(r"^loss\.0", GRADS),
     ),
+    Mutant(
+        "slot claims its block though the copy failed", patches.claimed_before_copied, COPY_FAILS,
+        first=r"^loss\.0", equal=(r"^loss\.1",), differ=(GRADS,),
+    ),
+    Mutant(
+        "weight under two names loses half its gradient", patches.stands_in_once, TIED,
+        first=r"^grad\..*layers\.{middle}\..*lora_A",
+        equal=(LOSSES, _layer("{above_middle}"), _layer("{below_middle}"), r"^grad\..*lora_B"),
+    ),
     Mutant("micro-batches in another order", patches.reversed_order, first=r"^loss\.0"),
     Mutant("one nibble of one weight", data.one_nibble, first=r"^loss\.0", differ=(LOSSES,)),
     Mutant("one absmax one step up", data.absmax_up, first=r"^loss\.0", differ=(LOSSES,)),
@@ -117,6 +136,9 @@ MUTANTS: tuple[Mutant, ...] = (
         differ=(LOSSES,),
     ),
     Mutant("offset dropped", data.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
+    Mutant(
+        "bias lost", data.bias_lost, first=r"^loss\.0", differ=(LOSSES,), needs_biases=True
+    ),
     Mutant("two blocks swapped", data.blocks_swapped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
     Mutant(
         "clip left out", patches.clip_left_out, first=r"^adapter\.",
@@ -182,12 +204,32 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     """Try mutants on the plan's first cell; what was found, one record a mutant.
 
     The protections themselves are tried too: with them on, the same disturbances change nothing.
+    Mutants of biases are tried on the first cell of a family that has some, and left out if there
+    is none.
     """
-    cell = dataclasses.replace(
-        plan.cells[0], name="mutants", block_size=1, num_slots=2, max_grad_norm=MAX_GRAD_NORM
-    )
-    bench = Bench.open(plan, cell)
+    bench = _bench(plan, plan.cells[0])
     baselines: dict[Setting | str, ArmRecord] = {}
+    first, others = list(chosen), list[Mutant]()
+    if not bench.has_biases:
+        first = [mutant for mutant in chosen if not mutant.needs_biases]
+        others = [mutant for mutant in chosen if mutant.needs_biases]
+    found = _tried(bench, first, baselines) + list(_protections(bench, baselines))
+    biased = next((cell for cell in plan.cells if cell.model == WITH_BIASES), None)
+    if others and biased is not None:
+        found += _tried(_bench(plan, biased), others, {})
+    return found
+
+
+def _bench(plan: Plan, cell: Cell) -> Bench:
+    cell = dataclasses.replace(
+        cell, name="mutants", block_size=1, num_slots=2, max_grad_norm=MAX_GRAD_NORM
+    )
+    return Bench.open(plan, cell)
+
+
+def _tried(
+    bench: Bench, chosen: Sequence[Mutant], baselines: dict[Setting | str, ArmRecord]
+) -> list[dict[str, Any]]:
     found = []
     for mutant in chosen:
         key = RESUMED if mutant.resumed else baseline_of(mutant)
@@ -196,16 +238,16 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
         started_s = time.monotonic()
         record = try_mutant(bench, mutant, baselines[key])
         found.append(record | {"duration_s": time.monotonic() - started_s})
-    return found + list(_protections(bench, baselines))
+    return found
 
 
 def _protections(
     bench: Bench, baselines: dict[Setting | str, ArmRecord]
 ) -> Iterator[dict[str, Any]]:
-    for setting in (EVAL_BETWEEN, MATH_BETWEEN):
+    for setting, name in DISTURBED.items():
         if setting in baselines:
             where = first_difference(bench.run(PLAIN), baselines[setting])
-            yield _protected(f"{setting.disturb} between forward and backward", where)
+            yield _protected(name, where)
     if RESUMED in baselines:
         yield _protected("a resume", first_difference(baselines[RESUMED], bench.resume()))
 

@@ -1,7 +1,8 @@
-"""A llama model's folder under the names of its kin: same maths, same logits, another family.
+"""A llama model's folder under the names of its kin: the same weights as another family.
 
-qwen2 has biases on q, k and v (zero here), mistral a sliding window (none here), phi3 one matrix
-for q, k, v and one for gate and up. So one set of real weights exercises four families.
+mistral has a sliding window (none here), phi3 one matrix for q, k, v and one for gate and up: the
+same logits. qwen2 has biases on q, k and v, small random ones here: with zeros, a bias that is
+lost or another layer's would change nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torch import Tensor
 from poros.atomic import atomic_dir
 
 Weights = dict[str, Tensor]
+
+BIAS_SIZE = 0.02
 
 _CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -67,10 +70,11 @@ def _as_mistral(config: dict[str, Any], weights: Weights) -> tuple[dict[str, Any
 
 def _as_qwen2(config: dict[str, Any], weights: Weights) -> tuple[dict[str, Any], Weights]:
     config["use_sliding_window"] = False
-    for name in list(weights):
+    generator = torch.Generator().manual_seed(0)
+    for name in sorted(weights):
         if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-            rows = weights[name].shape[0]
-            weights[name.replace(".weight", ".bias")] = torch.zeros(rows, dtype=weights[name].dtype)
+            bias = torch.randn(weights[name].shape[0], generator=generator) * BIAS_SIZE
+            weights[name.replace(".weight", ".bias")] = bias.to(weights[name].dtype)
     return config, weights
 
 

@@ -10,7 +10,7 @@ from poros.measure.request import Request
 from poros.measure.shapes import shape_config
 
 FEW_LEVELS = {
-    "model": ("llama", "phi3"),
+    "model": ("llama", "qwen2", "phi3"),
     "block_size": (1, 2),
     "batch_form": ("padding", "packing"),
     "dropout": (0.05,),

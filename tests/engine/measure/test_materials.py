@@ -49,7 +49,16 @@ def test_an_adapter_is_zero_nowhere_and_named_as_peft_names_it(tmp_path):
     assert json.loads((folder / "adapter_config.json").read_text())["r"] == 4
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "mistral", "phi3"])
+def test_a_relabelled_qwen_has_biases_of_its_own_everywhere(tiny_llama, tmp_path):
+    files = [relabel(tiny_llama, "qwen2", tmp_path / k) / "model.safetensors" for k in "ab"]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    biases = [t for name, t in load_file(files[0]).items() if name.endswith(".bias")]
+    assert len(biases) == 6 * 3
+    assert all(bias.any() for bias in biases)
+    assert len({tuple(bias.tolist()) for bias in biases}) == len(biases)
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "phi3"])
 def test_a_relabelled_model_has_the_same_logits(tiny_llama, tmp_path, model_type):
     ids_BT = torch.tensor(random_rows(512, num_rows=2, num_tokens=9, seed=1))
     folders = tiny_llama, relabel(tiny_llama, model_type, tmp_path / model_type)
