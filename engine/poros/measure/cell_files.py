@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import torch
 
 from poros.architectures import find_architecture
 from poros.events import Event
-from poros.loading.base_model import load_base_model
+from poros.loading.base_model import BaseModel, load_base_model
 from poros.loading.byte_source import ByteSource
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
@@ -41,16 +42,17 @@ def make_cell(
     architecture = find_architecture(config["model_type"])
     rates = warmed_up_rates(LEARNING_RATE, request.num_steps)
     settings: dict[str, Any] = {"model": architecture.model_type, "learning_rates": rates} | given
-    adapter = f"adapters/{settings['model']}-{settings['dropout']}"
+    wanted: dict[str, Any] = {
+        "config": {key: value for key, value in config.items() if key != "quantization_config"},
+        "targets": targets or architecture.lora_targets,
+        "rank": rank,
+        "alpha": alpha,
+        "dropout": settings["dropout"],
+    }
+    key = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    adapter = f"adapters/{settings['model']}-{key[:16]}"
     if not (folder / adapter).exists():
-        materials.write_adapter(
-            folder / adapter,
-            {key: value for key, value in config.items() if key != "quantization_config"},
-            targets=targets or architecture.lora_targets,
-            rank=rank,
-            alpha=alpha,
-            dropout=settings["dropout"],
-        )
+        materials.write_adapter(folder / adapter, **wanted)
     return Cell(
         name=name,
         nf4_folder=str(nf4_folder),
@@ -64,12 +66,20 @@ def make_cell(
 
 def quantised(source: ByteSource, request: Request) -> Path:
     """The folder of the source's NF4 cache entry, made now if it is not there."""
+    entry = load_quantised(source, request).cache_entry
+    assert entry is not None
+    return entry
+
+
+def load_quantised(source: ByteSource, request: Request, **settings: Any) -> BaseModel:
+    """The model of the source's NF4 cache entry; `settings` go to `load_base_model`."""
     started_s = time.perf_counter()
     base = load_base_model(
         source,
         device=torch.device(request.device),
         cache=Path(request.folder) / "nf4",
         emit=silent,
+        **settings,
     )
     assert base.cache_entry is not None, "the NF4 folder could not be written"
     note = {
@@ -81,7 +91,7 @@ def quantised(source: ByteSource, request: Request) -> Path:
     }
     with (Path(request.folder) / "loads.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(note) + "\n")
-    return base.cache_entry
+    return base
 
 
 def resume_at(request: Request) -> int | None:

@@ -11,48 +11,43 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from poros.config import PorosConfig
-from poros.data.batches import Batch, StepBatches
-from poros.errors import PorosConfigError
-from poros.measure.cell_files import make_cell, quantised, resume_at, silent
+from poros.data.batches import Batch
+from poros.measure.cell_files import load_quantised, make_cell, resume_at, silent
 from poros.measure.plan import Cell
-from poros.measure.request import Request
+from poros.measure.request import Request, refuse_uncertified
+from poros.training.assembly import make_batches, num_slots
 from poros.training.inputs import read_inputs
 from poros.training.optimizer import learning_rate_at
-
-_PAD = 0
 
 
 def config_cells(request: Request) -> list[Cell]:
     """The one cell of a config.
 
     Raises:
-        PorosConfigError: The base is not NF4, so that there is no stock 4-bit run to compare with.
+        PorosConfigError: The gate can't certify it.
     """
     config = PorosConfig(**(request.config or {}))
-    if config.quantization != "nf4":
-        raise PorosConfigError(
-            f"quantization {config.quantization} has no parity gate yet",
-            where="quantization",
-            remediation="set quantization: nf4",
-        )
+    refuse_uncertified(config)
     inputs = read_inputs(config, torch.device(request.device), silent)
-    nf4_folder = quantised(inputs.source, request)
-    batches = StepBatches(
-        inputs.train.samples,
-        batch_size=config.per_device_batch_size,
-        accumulation=config.gradient_accumulation_steps,
-        seed=config.seed,
-        packing=config.packing,
-        max_seq_length=config.max_seq_length,
-        pad_token_id=_PAD,
+    base = load_quantised(
+        inputs.source,
+        request,
+        dtype=getattr(torch, config.torch_dtype),
+        layers_per_block=config.layers_per_block,
+        trust_remote_code=config.trust_remote_code,
     )
+    nf4_folder = base.cache_entry
+    assert nf4_folder is not None
+    slot_bytes = max(block.num_bytes for block in base.blocks)
+    batches = make_batches(config, inputs)
     path = Path(request.folder) / "batches" / "config.safetensors"
     accumulation = _write(path, [batches.next_step() for _ in range(request.num_steps)])
     model_config = json.loads((nf4_folder / "config.json").read_text(encoding="utf-8"))
     cell = make_cell(
         request, "config", nf4_folder, model_config, path,
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
-        accumulation=accumulation, **_settings(config, request),
+        accumulation=accumulation, num_slots=num_slots(config, slot_bytes),
+        **_settings(config, request),
     )  # fmt: skip
     return [cell]
 
@@ -77,8 +72,11 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "learning_rates": rates,
         "max_grad_norm": config.max_grad_norm,
         "weight_decay": config.weight_decay,
-        "block_size": config.block_size or 1,
-        "num_slots": config.num_slots,
+        "block_size": config.layers_per_block,
+        "attn_implementation": config.attn_implementation,
+        "dtype": config.torch_dtype,
+        "prefetch": config.enable_prefetch,
+        "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
     }
 

@@ -20,26 +20,39 @@ from typing import Any
 
 import torch
 
+from poros import atomic
 from poros.errors import PorosParityError
 from poros.measure import report
 from poros.measure.arms import Ended, Job, product_job, reference_job, run_jobs
 from poros.measure.artifacts import environment, write_hashes, write_json
-from poros.measure.compare import Verdict, judge
+from poros.measure.compare import KINDS, Verdict, judge
 from poros.measure.differences import look_closer
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, read_records
-from poros.measure.request import Request, write_request
+from poros.measure.request import Request, refuse_uncertified, write_request
 from poros.weights_index import read_file_header
 
 SCHEMA = 1
 ARMS = ("reference", "reference-again", "streamed", "resumed", "reference-default")
 """Each writes ``ARM.jsonl``; the last one, stock without determinism, is only timed."""
+_ALONE = ".alone-"
 DEMO_STEPS = 20
 SHAPE_STEPS = 10
 CONFIG_STEPS = 5
 
-_FOR_CONFIG = ("cap_bytes", "num_threads")
+NOT_COMPARED = ("prepare", "reference-default")
+"""Jobs that write nothing that is compared."""
+
+QUICK_LEAVES_OUT = ("A", "C")
+
+_FOR_CONFIG = ("cap_bytes", "num_threads", "quick")
 """The options that a config does not hold itself."""
+
+_OF_FORMER_REQUESTS = (
+    "plan.json", "mutants.json", "loads.jsonl", "adapters", "batches", "checkpoint", "checkpoints",
+    "closer-*", "logs", *(f"{arm}{ending}" for arm in ARMS for ending in (".jsonl", ".alone-*")),
+)  # fmt: skip
+"""All but the NF4 cache and the relabelled models, which are kept by what they are made from."""
 
 
 @dataclass
@@ -57,11 +70,29 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether every claim is PASS and no mutant survived or went red elsewhere."""
+        """Whether every claim was made and is PASS, every job ended well, every mutant went red."""
         mutants_red = self.mutants is None or (
             bool(self.mutants) and all(mutant["ok"] for mutant in self.mutants)
         )
-        return bool(self.verdicts) and mutants_red and self._all_pass()
+        may_lack = QUICK_LEAVES_OUT if self.plan.quick else ()
+        complete = set(self.not_claimed) <= set(may_lack)
+        return complete and self._all_pass() and mutants_red and not self.failed_jobs
+
+    @property
+    def not_claimed(self) -> list[str]:
+        """Claims about which there is no verdict at all."""
+        made = {verdict.claim for verdict in self.verdicts}
+        return [claim for claim in KINDS if claim not in made]
+
+    @property
+    def failed_jobs(self) -> list[str]:
+        """Jobs whose records are compared and that failed; ``alone`` ones stand for their arm."""
+        replaced = {name.partition(_ALONE)[0] for name in self.jobs if _ALONE in name}
+        return [
+            name
+            for name, job in self.jobs.items()
+            if job.exit_code != 0 and name not in replaced and name not in NOT_COMPARED
+        ]
 
     def _all_pass(self) -> bool:
         return all(verdict.word == "PASS" for verdict in self.verdicts)
@@ -97,7 +128,7 @@ def run_parity(
     with _work_folder(options.pop("work", None)) as work:
         request = _request(config, demo, shape, steps, work, options)
         outcome = run_gate(request, mutants=mutants, say=_say, keep_going=keep_going)
-        record = _record(outcome)
+        record = record_of(outcome)
         if output is not None:
             write_artifacts(output, outcome, record)
     if json_lines:
@@ -113,6 +144,7 @@ def run_gate(
     """Prepare, run all arms, judge."""
     started_s = time.monotonic()
     work = Path(request.folder)
+    forget_former(work)
     logs, num_parallel = work / "logs", _num_parallel(request)
     runner: dict[str, Any] = {"logs": logs, "num_threads": request.num_threads, "say": say}
     prepared = product_job("prepare", "prepare", write_request(request))
@@ -141,8 +173,15 @@ def run_gate(
     return outcome
 
 
+def forget_former(work: Path) -> None:
+    """Remove what former requests left: an arm that fails must not find a record of its own."""
+    for pattern in _OF_FORMER_REQUESTS:
+        for path in work.glob(pattern):
+            atomic.remove(path)
+
+
 def _read_arm(work: Path, arm: str) -> dict[str, ArmRecord]:
-    return read_records(work / f"{arm}.jsonl", *sorted(work.glob(f"{arm}.alone-*.jsonl")))
+    return read_records(work / f"{arm}.jsonl", *sorted(work.glob(f"{arm}{_ALONE}*.jsonl")))
 
 
 def _missing(plan: Plan) -> list[Job]:
@@ -152,9 +191,9 @@ def _missing(plan: Plan) -> list[Job]:
         done = read_records(work / f"{arm}.jsonl")
         for cell in plan.cells:
             if cell.name not in done:
-                output = work / f"{arm}.alone-{cell.name}.jsonl"
+                name = f"{arm}{_ALONE}{cell.name}"
+                output = work / f"{name}.jsonl"
                 alone = ("--cells", cell.name)
-                name = f"{arm}-{cell.name}"
                 if arm == "reference":
                     jobs.append(reference_job(name, work, output, *alone))
                 else:
@@ -187,6 +226,9 @@ def judge_all(plan: Plan, arms: dict[str, dict[str, ArmRecord]]) -> list[Verdict
                     steps=range(cell.resume_at + 1, cell.num_steps + 1),
                 )
             )
+    if not plan.quick and all(cell.resume_at is None for cell in plan.cells):
+        reason = "no cell is interrupted: that takes a step before and one after"
+        verdicts.append(Verdict("C", plan.cells[0].name, "REFUSED", 0, 0, reason))
     return verdicts
 
 
@@ -196,11 +238,14 @@ def num_adapter_tensors(plan: Plan, cell: Cell) -> int:
 
 
 def write_artifacts(folder: Path, outcome: Outcome, record: dict[str, Any]) -> None:
-    """gate.json, the hashes of each arm, mutants.json and the logs of processes that failed."""
+    """gate.json, the hashes of each arm that recorded steps, and mutants.json."""
+    for former in (*folder.glob("hashes-*.jsonl.gz"), folder / "mutants.json"):
+        atomic.remove(former)
     write_json(folder / "gate.json", record)
     for name, records in outcome.arms.items():
-        path = folder / f"hashes-{name}.jsonl.gz"
-        write_hashes(path, records, outcome.verdicts, whole=name == "reference")
+        if any(arm.steps for arm in records.values()):
+            path = folder / f"hashes-{name}.jsonl.gz"
+            write_hashes(path, records, outcome.verdicts, whole=name == "reference")
     if outcome.mutants is not None:
         write_json(folder / "mutants.json", outcome.mutants)
 
@@ -253,12 +298,13 @@ def _request(
             target="shape", folder=str(work), model=shape, device=device,
             num_steps=steps or SHAPE_STEPS, **given,
         )  # fmt: skip
-    on_card = config.device != "cpu" and torch.cuda.is_available()
+    refuse_uncertified(config)
+    given = {"num_threads": config.cpu_threads or 1} | given
     return Request(
         target="config",
         folder=str(work),
         config=config.model_dump(mode="json"),
-        device="cuda:0" if on_card else "cpu",
+        device=device if config.device == "auto" else config.device,
         num_steps=steps or CONFIG_STEPS,
         **{key: value for key, value in given.items() if key in _FOR_CONFIG},
     )
@@ -274,7 +320,8 @@ def _work_folder(given: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def record_of(outcome: Outcome) -> dict[str, Any]:
+    """The whole outcome for JSON and for the report."""
     return {
         "schema": SCHEMA,
         "passed": outcome.passed,
@@ -284,7 +331,10 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "device": outcome.plan.device,
         "num_threads": outcome.plan.num_threads,
         "cells": [report.cell_record(cell) for cell in outcome.plan.cells],
+        "quick": outcome.plan.quick,
         "verdicts": [verdict.as_dict() for verdict in outcome.verdicts],
+        "not_claimed": outcome.not_claimed,
+        "failed_jobs": outcome.failed_jobs,
         "differences": outcome.differences,
         "mutants": outcome.mutants,
         "loads": _read_lines(outcome.plan.folder / "loads.jsonl"),

@@ -25,6 +25,8 @@ class Cell:
     layers_path: str
     dropout: float = 0.0
     accumulation: int = 1
+    attn_implementation: str = "sdpa"
+    dtype: str = "bfloat16"
     batch_form: str = "none"
     autocast: str | None = None
     use_cache: bool = True
@@ -39,6 +41,8 @@ class Cell:
     gradient_checkpointing: bool = False
     block_size: int = 1
     num_slots: int = 2
+    prefetch: bool = True
+    preserve_rng: bool = True
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
 

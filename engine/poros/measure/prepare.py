@@ -55,12 +55,14 @@ def demo_cells(request: Request) -> list[Cell]:
     """The covering array over the demo's model under all its names."""
     folder = Path(request.folder)
     source = Path(request.model) if request.model else _demo_model()
+    digest = SafetensorsSource(source).digest()[:16]
     rows = _rows(source)
     levels = {name: tuple(levels) for name, levels in (request.levels or CPU_LEVELS).items()}
     array = covering_array(levels, compiled_cells_are_few)
     nf4_folders = {
         model: quantised(
-            SafetensorsSource(relabel(source, model, folder / "models" / model)), request
+            SafetensorsSource(relabel(source, model, folder / "models" / f"{model}-{digest}")),
+            request,
         )
         for model in levels["model"]
     }

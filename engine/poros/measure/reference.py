@@ -54,9 +54,9 @@ class Recorder:
 
 
 def open_model(plan, cell, device):
-    model = AutoModelForCausalLM.from_pretrained(
-        cell["nf4_folder"], device_map={"": device}, attn_implementation="sdpa", dtype="bfloat16"
-    )
+    settings = {name: cell[name] for name in ("attn_implementation", "dtype")}
+    settings["device_map"] = {"": device}
+    model = AutoModelForCausalLM.from_pretrained(cell["nf4_folder"], **settings)
     for module in model.modules():
         if isinstance(module, bnb.nn.Linear4bit) and device.type == "cpu":
             module.support_avx512bf16_for_cpu = False

@@ -53,13 +53,34 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     _show_mutants(record["mutants"], console)
     for line in timing_lines(record):
         console.print(line, markup=False)
+    for name in record["failed_jobs"]:
+        console.print(f"{name} failed: its record does not count", markup=False)
+    console.print(last_line(record), markup=False)
+
+
+def last_line(record: dict[str, Any]) -> str:
+    """The whole answer: what was claimed, about how many cells, and what was not claimed."""
     words = "every claim PASS" if record["passed"] else "NOT PASSED"
+    if record["not_claimed"]:
+        why = "--quick: " if record["quick"] else ""
+        words += f" ({why}{' and '.join(record['not_claimed'])} not claimed)"
+    cells, staying = f"{len(record['cells'])} cells", len(staying_cells(record))
+    if staying:
+        cells += f", {staying} of them on the device all along"
     compared = sum(verdict["num_compared"] for verdict in record["verdicts"])
-    console.print(
-        f"{words}: {len(record['cells'])} cells, {compared} comparisons of bytes, "
-        f"{record['duration_s']:.0f} s ({record['cpu_s']:.0f} s of processor time)",
-        markup=False,
+    return (
+        f"{words}: {cells}, {compared} comparisons of bytes, "
+        f"{record['duration_s']:.0f} s ({record['cpu_s']:.0f} s of processor time)"
     )
+
+
+def staying_cells(record: dict[str, Any]) -> set[str]:
+    """Cells whose blocks all had a slot: after the first pass nothing was streamed."""
+    return {
+        row["cell"]
+        for row in record["measurements"]
+        if row["arm"] == "streamed" and row["streaming_proof"]["stays"]
+    }
 
 
 def timing_lines(record: dict[str, Any]) -> list[str]:
@@ -78,12 +99,14 @@ def _table(record: dict[str, Any]) -> Table:
     for verdict in record["verdicts"]:
         count = f"{verdict['word']} {verdict['num_compared']}/{verdict['num_expected']}"
         words.setdefault(verdict["cell"], {})[verdict["claim"]] = count
+    staying = staying_cells(record)
     table = Table(box=None, pad_edge=False)
     for title in ("cell", "setting", *CLAIMS):
         table.add_column(title, overflow="fold")
     for cell in record["cells"]:
         row = [words.get(cell["name"], {}).get(claim, "-") for claim in CLAIMS]
-        table.add_row(cell["name"], _setting(cell), *row)
+        stays = ", stays on the device" if cell["name"] in staying else ""
+        table.add_row(cell["name"], _setting(cell) + stays, *row)
     return table
 
 
@@ -94,6 +117,9 @@ def _setting(cell: dict[str, Any]) -> str:
         cell["batch_form"],
         f"acc {cell['accumulation']}",
         f"drop {cell['dropout']}",
+        cell["dtype"] if cell["dtype"] != "bfloat16" else "",
+        cell["attn_implementation"] if cell["attn_implementation"] != "sdpa" else "",
+        "" if cell["prefetch"] else "no prefetch",
         "autocast" if cell["autocast"] else "",
         "cache" if cell["use_cache"] else "",
         "compiled" if cell["compile"] else "",

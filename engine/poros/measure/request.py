@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from poros.config import PorosConfig
+from poros.errors import PorosConfigError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -59,3 +62,23 @@ def write_request(request: Request) -> Path:
 def read_request(path: Path) -> Request:
     """The request that `write_request` wrote."""
     return Request(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def refuse_uncertified(config: PorosConfig) -> None:
+    """Refuse a config whose run the gate can't compare with a stock one.
+
+    Raises:
+        PorosConfigError: The base is not NF4, or is not what the product's own loader makes.
+    """
+    if config.quantization != "nf4":
+        raise PorosConfigError(
+            f"quantization {config.quantization} has no parity gate yet, only nf4 has",
+            where="quantization",
+            remediation="set quantization: nf4",
+        )
+    if config.nf4_load_strategy == "gpu":
+        raise PorosConfigError(
+            "the parity gate quantises layer by layer, not as nf4_load_strategy gpu does",
+            where="nf4_load_strategy",
+            remediation="delete nf4_load_strategy",
+        )

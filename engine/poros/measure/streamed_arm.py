@@ -79,7 +79,9 @@ def open_streamed(
     base = load_base_model(
         SafetensorsSource(Path(cell.nf4_folder)),
         device=device,
+        dtype=getattr(torch, cell.dtype),
         layers_per_block=cell.block_size,
+        attn_implementation=cell.attn_implementation,
         emit=silent,
     )
     place_ends(base, device)
@@ -93,7 +95,9 @@ def open_streamed(
     if cell.compile:
         for layer in base.layers:
             layer.forward = torch.compile(layer.forward, dynamic=False)
-    manager = BlockManager(base.blocks, device=device, num_slots=cell.num_slots)
+    manager = BlockManager(
+        base.blocks, device=device, num_slots=cell.num_slots, prefetch=cell.prefetch
+    )
     attachment = attach_ring(base, manager, cell, device)
     params = trainable_params(model)
     return StreamedModel(base, model, params, manager, attachment, device, cell.accumulation)
@@ -107,6 +111,7 @@ def attach_ring(
         "device": device,
         "layers_per_block": cell.block_size,
         "drop": is_kv_cache,
+        "preserve_rng": cell.preserve_rng,
     }
     return attach(base.layers, manager, **settings | options)
 

@@ -43,7 +43,8 @@ def proof(
 ) -> dict[str, Any]:
     """Whether the layers' base tensors are absent from the device, and the copies as predicted.
 
-    It empties the ring: what still has elements afterwards was never streamed.
+    It empties the ring: what still has elements afterwards was never streamed. Blocks that all
+    have a slot are copied once and stay (``stays``): bits are compared, but no slot is used again.
     """
     predicted = predicted_copies(num_blocks, manager.num_slots, num_passes)
     manager.forget()
@@ -59,6 +60,7 @@ def proof(
     return {
         "proved": not reason,
         "reason": reason,
+        "stays": num_blocks <= manager.num_slots,
         "num_base_tensors": len(tensors),
         "num_present": len(present),
         "num_copies": manager.num_copies,

@@ -1,28 +1,35 @@
 import pytest
 import torch
 
-from poros.measure.streaming_proof import predicted_copies
+from poros.measure.streaming_proof import predicted_copies, proof
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
 
 CPU = torch.device("cpu")
 
 
-def ring(num_blocks: int, num_slots: int) -> BlockManager:
+def ring(num_blocks: int, num_slots: int, *, prefetch: bool = True) -> BlockManager:
     holders = [torch.nn.Linear(4, 4) for _ in range(num_blocks)]
     blocks = [
         Block.lay_out(k, [FrozenTensor("w", holder.weight, "data")], device=CPU)
         for k, holder in enumerate(holders)
     ]
-    return BlockManager(blocks, device=CPU, num_slots=num_slots)
+    return BlockManager(blocks, device=CPU, num_slots=num_slots, prefetch=prefetch)
 
 
+@pytest.mark.parametrize("prefetch", [True, False])
 @pytest.mark.parametrize(("num_blocks", "num_slots"), [(1, 2), (2, 2), (3, 2), (7, 2), (7, 3)])
-def test_a_ring_makes_the_predicted_copies(num_blocks, num_slots):
-    manager = ring(num_blocks, num_slots)
+def test_a_ring_makes_the_predicted_copies(num_blocks, num_slots, prefetch):
+    manager = ring(num_blocks, num_slots, prefetch=prefetch)
     for _ in range(3):
         for index in range(num_blocks):
             manager.bind(index, direction=1)
         for index in reversed(range(num_blocks)):
             manager.bind(index, direction=-1)
     assert manager.num_copies == predicted_copies(num_blocks, num_slots, num_passes=3)
+
+
+@pytest.mark.parametrize(("num_blocks", "stays"), [(1, True), (2, True), (3, False)])
+def test_blocks_that_all_have_a_slot_are_said_to_stay(num_blocks, stays):
+    shown = proof([], ring(num_blocks, 2), num_blocks=num_blocks, num_passes=1)
+    assert shown["stays"] is stays
