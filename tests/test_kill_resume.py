@@ -14,7 +14,7 @@ def run(*flags: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_five_killed_runs_equal_the_uninterrupted_one():
     run("--runs", "5")
 
