@@ -177,8 +177,9 @@ class Bench:
     def _put_back(self, cell: Cell, *, compiled: bool) -> None:
         streamed = self.streamed
         streamed.attachment.detach()
-        if compiled:
-            for layer in streamed.base.layers:
+        for layer in streamed.base.layers:
+            layer.__dict__.pop("forward", None)  # compiled for another mutant
+            if compiled:
                 layer.forward = torch.compile(layer.forward, dynamic=False)
         streamed.manager = BlockManager(
             streamed.base.blocks, device=streamed.device, num_slots=cell.num_slots

@@ -18,13 +18,16 @@ class Attachment:
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         """Use `attach`."""
-        self._layers = list(layers)
+        # A forward may hang on the layer itself, compiled or wrapped by another library.
+        self._own = [(layer, layer.__dict__.get("forward")) for layer in layers]
 
     def detach(self) -> None:
         """Restore each layer's own forward; the frozen tensors stay where they are."""
-        for layer in self._layers:
+        for layer, forward in self._own:
             layer.__dict__.pop("forward", None)
-        self._layers = []
+            if forward is not None:
+                layer.forward = forward
+        self._own = []
 
     def __enter__(self) -> Attachment:
         """Scope the attachment."""

@@ -131,6 +131,17 @@ def test_detached_layers_compute_as_before() -> None:
     assert manager.num_copies == 0
 
 
+def test_a_forward_that_hung_on_a_layer_hangs_there_again_after_detaching() -> None:
+    model = ToyModel()
+    own = model.layers[1].forward
+    model.layers[1].forward = own
+    _, attachment = stream(model)
+    assert model.layers[1].forward is not own
+    attachment.detach()
+    assert model.layers[1].__dict__["forward"] is own
+    assert "forward" not in model.layers[0].__dict__
+
+
 def test_a_graph_that_outlives_its_slot_fails_by_the_placeholders_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
