@@ -67,10 +67,10 @@ def demo(**options: Any) -> int:
 
 
 @cli.command("help")
-@click.argument("topic", type=click.Choice(["exit-codes"]))
+@click.argument("topic", type=click.Choice(["exit-codes"]), default="exit-codes")
 def help_command(topic: str) -> None:
     """Explain a topic: exit-codes."""
-    click.echo(_exit_codes())
+    click.echo({"exit-codes": _exit_codes}[topic]())
 
 
 def main() -> None:

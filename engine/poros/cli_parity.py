@@ -17,7 +17,11 @@ _COUNT = click.IntRange(min=1)
 
 _OPTIONS = (
     click.option("--demo", is_flag=True, help="The demo's model, in all the ways the gate covers."),
-    click.option("--shape", metavar="NAME", help="Random weights in a real shape: qwen2.5-7b."),
+    click.option(
+        "--shape",
+        metavar="NAME",
+        help="Random weights in a real shape: qwen2.5-7b; a wrong name lists all.",
+    ),
     click.option("--steps", type=_COUNT, help="Optimizer steps that are compared."),
     click.option("--mutants", is_flag=True, help="Also break each protection and see it go red."),
     click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout."),
@@ -55,6 +59,13 @@ _SHAPE_OPTIONS = (
 )
 
 
+_SHAPE_NAMES = {
+    "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
+    "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
+    "through_files",
+}  # fmt: skip
+
+
 def parity_options(command: Command) -> Command:
     """Give a click command the options of the gate."""
     for option in reversed(_OPTIONS + _SHAPE_OPTIONS):
@@ -70,6 +81,8 @@ def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) 
     """
     if sum((demo, shape is not None, path is not None)) != 1:
         raise click.UsageError("Give one of --demo, --shape NAME and CONFIG")
+    if shape is None:
+        _refuse_shape_options(options, allowed={"cap_gb"} if path is not None else set())
     config = None
     if path is not None:
         from poros.config_load import load_config
@@ -79,3 +92,14 @@ def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) 
     options["cap_bytes"] = None if cap_gb is None else round(cap_gb * 1e9)
     given = {key: value for key, value in options.items() if value is not None}
     return call_engine("poros.measure.gate", "run_parity", config, demo=demo, shape=shape, **given)
+
+
+def _refuse_shape_options(options: dict[str, Any], *, allowed: set[str]) -> None:
+    """Refuse settings that only a shape takes: the demo and a config have their own.
+
+    Raises:
+        click.UsageError: Names the option.
+    """
+    for name in _SHAPE_NAMES - allowed:
+        if options[name] is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --shape only")

@@ -124,6 +124,8 @@ def test_each_config_problem_is_a_line_on_stderr(tmp_path, flags):
         ["nonsense"],
         ["parity"],
         ["parity", "--demo", "--shape", "qwen2.5-7b"],
+        ["parity", "--demo", "--cap-gb", "4"],
+        ["parity", "train.yaml", "--num-layers", "2"],
         ["help", "nonsense"],
         ["train", "no/such.yaml"],
         ["train", "."],

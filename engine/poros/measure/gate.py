@@ -30,6 +30,7 @@ from poros.measure.differences import look_closer
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, read_records
 from poros.measure.request import Request, refuse_uncertified, write_request
+from poros.measure.shapes import shape_config
 from poros.weights_index import read_file_header
 
 SCHEMA = 1
@@ -292,6 +293,7 @@ def _request(
             target="demo", folder=str(work), device="cpu", num_steps=steps or DEMO_STEPS, **given
         )
     if shape is not None:
+        shape_config(shape)  # a wrong name is told before a process starts
         num_threads = 1 if device == "cpu" else max(1, (os.cpu_count() or 2) // 2)
         given = {"num_threads": num_threads} | given
         return Request(
