@@ -138,7 +138,18 @@ def _show_mutants(mutants: list[dict[str, Any]] | None, console: Console) -> Non
     if mutants is None:
         return
     for mutant in mutants:
-        mark = "red where predicted" if mutant["ok"] else "SURVIVED OR RED ELSEWHERE"
+        predicted = "equal, as predicted" if _is_control(mutant) else "red where predicted"
+        mark = predicted if mutant["ok"] else "NOT AS PREDICTED"
         console.print(f"mutant {mutant['name']}: {mark} ({mutant['found']})", markup=False)
-    red = sum(mutant["ok"] for mutant in mutants)
-    console.print(f"{red} of {len(mutants)} mutants red where predicted", markup=False)
+    controls = [mutant for mutant in mutants if _is_control(mutant)]
+    red = sum(mutant["ok"] for mutant in mutants) - sum(control["ok"] for control in controls)
+    console.print(
+        f"{red} of {len(mutants) - len(controls)} mutants red where predicted,"
+        f" {sum(control['ok'] for control in controls)} of {len(controls)} controls equal",
+        markup=False,
+    )
+
+
+def _is_control(mutant: dict[str, Any]) -> bool:
+    """Whether it keeps every protection on, so that nothing may differ."""
+    return str(mutant["name"]).startswith("(control)")
