@@ -96,7 +96,7 @@ class PorosConfig(BaseModel):
     vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
     """GB of the card to use for blocks; auto leaves it to num_slots, min is two blocks."""
     preserve_rng_state: bool = _in("streaming", True)
-    """Draws the same dropout in the recomputation as in the forward pass."""
+    """Draws the same dropout in the recompute as in the forward pass."""
     freeze_embeddings: bool = _in("streaming", True)
     """The embeddings stay as they are; Poros trains adapters only."""
     freeze_lm_head: bool = _in("streaming", True)
@@ -259,7 +259,7 @@ _CONTRADICTIONS = (
     _Contradiction(
         ("preserve_rng_state", "lora_dropout"),
         lambda c: c.lora_dropout > 0 and not c.preserve_rng_state,
-        "lora_dropout needs preserve_rng_state: the recomputation would drop other inputs",
+        "lora_dropout needs preserve_rng_state: the recompute would drop other inputs",
         "set preserve_rng_state: true or lora_dropout: 0",
     ),
     _Contradiction(
