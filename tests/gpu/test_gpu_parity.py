@@ -16,7 +16,7 @@ def test_a_cut_down_qwen_streams_with_the_resident_bytes_and_every_mutant_is_red
     tmp_path, autocast
 ):
     request = Request(
-        target="shape", folder=str(tmp_path), model="qwen2.5-7b", device="cuda:0", num_layers=6,
+        target="shape", folder=str(tmp_path), model="qwen2.5-0.5b", device="cuda:0", num_layers=6,
         num_steps=4, seq_len=128, autocast=autocast,
     )  # fmt: skip
     outcome = run_gate(request, mutants=autocast is None, say=print)
