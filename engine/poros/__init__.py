@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from poros._version import __version__
 
 if TYPE_CHECKING:
-    from poros.architectures import Architecture, find_architecture
+    from poros.arch_registry import architectures, find_architecture
+    from poros.arch_table import ArchSpec
     from poros.config import PorosConfig
     from poros.config_load import LoadedConfig, dump_config, load_config
     from poros.errors import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from poros.training.session import Session
 
 _MODULE_OF = {
-    "Architecture": "poros.architectures",
+    "ArchSpec": "poros.arch_table",
     "LoadedConfig": "poros.config_load",
     "PorosArchNotValidatedError": "poros.errors",
     "PorosConfig": "poros.config",
@@ -52,14 +53,15 @@ _MODULE_OF = {
     "PorosResumeError": "poros.errors",
     "PorosStorageError": "poros.errors",
     "Session": "poros.training.session",
+    "architectures": "poros.arch_registry",
     "dump_config": "poros.config_load",
     "enforce_determinism": "poros.training.determinism",
-    "find_architecture": "poros.architectures",
+    "find_architecture": "poros.arch_registry",
     "load_config": "poros.config_load",
 }
 
 __all__ = [
-    "Architecture",
+    "ArchSpec",
     "LoadedConfig",
     "PorosArchNotValidatedError",
     "PorosConfig",
@@ -78,6 +80,7 @@ __all__ = [
     "PorosStorageError",
     "Session",
     "__version__",
+    "architectures",
     "dump_config",
     "enforce_determinism",
     "find_architecture",

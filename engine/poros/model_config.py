@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from poros.architectures import Architecture
+from poros.arch_table import ArchSpec
 from poros.errors import PorosModelError
 
 CONFIG_FILE = "config.json"
@@ -48,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def check_config(
     config: Mapping[str, Any],
-    architecture: Architecture,
+    architecture: ArchSpec,
     *,
     where: str,
     trust_remote_code: bool = False,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from poros.architectures import find_architecture
+from poros.arch_registry import find_architecture
 from poros.errors import PorosModelError
 from poros.model_config import check_config, is_prequantised, read_config
 

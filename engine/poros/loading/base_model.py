@@ -17,14 +17,21 @@ from bitsandbytes.nn.modules import Linear4bit
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from poros.architectures import Architecture, find_architecture
+from poros.arch_registry import find_architecture
+from poros.arch_table import ArchSpec
 from poros.errors import PorosConfigError, PorosModelError
 from poros.events import Event, PhaseProgressed, Warned
 from poros.loading import nf4, nf4_cache
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.checkpoint_match import FLOATS, CheckpointMatch, Expected, match_checkpoint
 from poros.loading.phases import device_peak, memory_errors, phase_events
-from poros.loading.skeleton import Skeleton, build_skeleton, checkpoint_tensors, finish
+from poros.loading.skeleton import (
+    Skeleton,
+    build_skeleton,
+    checkpoint_tensors,
+    finish,
+    resident_paths,
+)
 from poros.loading.stock_source import StockSource
 from poros.model_config import check_config, is_prequantised
 from poros.streaming.block import Block, FrozenTensor
@@ -61,7 +68,7 @@ class BaseModel:
     model: PreTrainedModel
     layers: list[nn.Module]
     blocks: list[Block]
-    architecture: Architecture
+    architecture: ArchSpec
     resident_bytes: int
     load_device_peak_bytes: int
     from_cache: bool
@@ -122,7 +129,7 @@ def load_base_model(
 
 def place_ends(base: BaseModel, device: torch.device) -> None:
     """Move everything outside the layers to `device`."""
-    for path in base.architecture.resident:
+    for path in resident_paths(base.model, base.architecture):
         base.model.get_submodule(path).to(device)
 
 
@@ -351,7 +358,8 @@ class _Loading:
 
     def _check_complete(self) -> None:
         """The last guard: a family's record that overlooks a module must not train on nothing."""
-        model, resident = self.skeleton.model, self.skeleton.architecture.resident
+        model = self.skeleton.model
+        resident = resident_paths(model, self.skeleton.architecture)
         inside = (*self.skeleton.layer_prefixes, *(f"{path}." for path in resident))
         named = [*model.named_parameters(), *model.named_buffers()]
         wrong = [n for n, t in named if t.is_meta or not n.startswith(inside)]
@@ -360,7 +368,7 @@ class _Loading:
                 f"neither in a layer nor among the resident modules, or not filled: "
                 f"{short_list(wrong)}",
                 where=f"the record of {self.skeleton.architecture.model_type}",
-                remediation="report it: the family's record in architectures.py is incomplete",
+                remediation="report it: the family's record in arch_table.py is incomplete",
             )
 
     def _progress(self, phase: str, done: int, total: int) -> None:

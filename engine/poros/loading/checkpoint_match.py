@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from poros.architectures import Architecture
+from poros.arch_table import ArchSpec
 from poros.errors import PorosModelError
 from poros.weights_index import TensorHeader, short_list
 
@@ -48,7 +48,7 @@ def match_checkpoint(
     expected: Mapping[str, Expected],
     *,
     tied: Mapping[str, str],
-    architecture: Architecture,
+    architecture: ArchSpec,
     where: str,
 ) -> CheckpointMatch:
     """Pair them all.
@@ -92,7 +92,7 @@ def _refuse_names(
     unknown: list[str],
     headers: Mapping[str, TensorHeader],
     expected: Mapping[str, Expected],
-    architecture: Architecture,
+    architecture: ArchSpec,
     where: str,
 ) -> None:
     if not missing and not unknown:
@@ -110,7 +110,7 @@ def _refuse_names(
     )
 
 
-def _num_layers(names: Iterable[str], architecture: Architecture) -> int:
+def _num_layers(names: Iterable[str], architecture: ArchSpec) -> int:
     pattern = re.compile(re.escape(architecture.layers_path) + r"\.(\d+)\.")
     return len({found[1] for name in names if (found := pattern.match(name))})
 

@@ -27,7 +27,8 @@ from transformers.monkey_patching import patch_output_recorders
 from transformers.quantizers.auto import AutoHfQuantizer
 from transformers.quantizers.base import HfQuantizer
 
-from poros.architectures import Architecture, find_architecture
+from poros.arch_registry import find_architecture
+from poros.arch_table import ArchSpec
 from poros.errors import PorosModelError
 
 
@@ -44,7 +45,7 @@ class Skeleton:
 
     model: PreTrainedModel
     quantizer: HfQuantizer | None
-    architecture: Architecture
+    architecture: ArchSpec
     layers: list[nn.Module]
     tied: dict[str, str]
 
@@ -114,6 +115,13 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """What a checkpoint of the model holds: its state without the tied copies."""
     tied = model.all_tied_weights_keys
     return {name: t for name, t in model.state_dict().items() if name not in tied}
+
+
+def resident_paths(model: nn.Module, architecture: ArchSpec) -> list[str]:
+    """The modules that stay on the device, those among them that only some configs have."""
+    present = {path for path, _ in model.named_modules()}
+    sometimes = [path for path in architecture.resident_if_present if path in present]
+    return [*architecture.resident, *sometimes]
 
 
 def _hf_config(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from poros.architectures import find_architecture
+from poros.arch_registry import find_architecture
 from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model
 from poros.loading.byte_source import ByteSource

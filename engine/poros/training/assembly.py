@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 
+from poros.arch_registry import label
 from poros.config import PorosConfig
 from poros.control import Control
 from poros.data.batches import StepBatches, batches_in_order
@@ -218,7 +219,8 @@ class Assembly:
             trust_remote_code=config.trust_remote_code,
             load_strategy=config.nf4_load_strategy,
         )
-        check_status(base.architecture.status, config.blockwise_arch_check, self.around.emit)
+        status = label(base.architecture.model_type)
+        check_status(status, config.blockwise_arch_check, self.around.emit)
         place_ends(base, self.device)
         return base
 

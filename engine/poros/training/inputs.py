@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from poros.architectures import find_architecture
+from poros.arch_registry import find_architecture
 from poros.config import PorosConfig, require_dataset
 from poros.data.load import load_data
 from poros.data.samples import Prepared

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from poros.architectures import find_architecture
+from poros.arch_registry import find_architecture
 from poros.errors import PorosModelError
 from poros.loading.checkpoint_match import Expected, match_checkpoint
 from poros.weights_index import TensorHeader

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from poros.architectures import ARCHITECTURES, find_architecture
+from poros.arch_registry import architectures, find_architecture
+from poros.arch_table import TABLE
 from poros.errors import PorosArchNotValidatedError
 
 
-@pytest.mark.parametrize("record", ARCHITECTURES, ids=lambda record: record.model_type)
-def test_every_family_is_found_by_its_model_type(record: object) -> None:
-    assert find_architecture(record.model_type) is record  # type: ignore[attr-defined]
+@pytest.mark.parametrize("spec", TABLE, ids=lambda spec: spec.model_type)
+def test_every_family_is_found_by_its_model_type(spec: object) -> None:
+    assert find_architecture(spec.model_type) is spec  # type: ignore[attr-defined]
 
 
-def test_no_family_claims_more_than_an_artifact_shows() -> None:
-    assert {record.status for record in ARCHITECTURES} == {"experimental"}
+def test_no_family_stands_in_the_table_twice() -> None:
+    assert len(architectures()) == len(TABLE)
 
 
 @pytest.mark.parametrize("model_type", ["qwen", "Llama", "gpt2", None, 3])
