@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from poros._version import __version__
 
 if TYPE_CHECKING:
-    from poros.arch_registry import architectures, find_architecture
+    from poros.arch_registry import (
+        VALIDATED_BLOCKWISE_ARCH_TYPES,
+        architectures,
+        find_architecture,
+        register_architecture,
+        runnable_arch_types,
+        user_asserted_arch_types,
+        validated_arch_types,
+    )
     from poros.arch_table import ArchSpec
     from poros.config import PorosConfig
     from poros.config_load import LoadedConfig, dump_config, load_config
@@ -53,14 +61,20 @@ _MODULE_OF = {
     "PorosResumeError": "poros.errors",
     "PorosStorageError": "poros.errors",
     "Session": "poros.training.session",
+    "VALIDATED_BLOCKWISE_ARCH_TYPES": "poros.arch_registry",
     "architectures": "poros.arch_registry",
     "dump_config": "poros.config_load",
     "enforce_determinism": "poros.training.determinism",
     "find_architecture": "poros.arch_registry",
     "load_config": "poros.config_load",
+    "register_architecture": "poros.arch_registry",
+    "runnable_arch_types": "poros.arch_registry",
+    "user_asserted_arch_types": "poros.arch_registry",
+    "validated_arch_types": "poros.arch_registry",
 }
 
 __all__ = [
+    "VALIDATED_BLOCKWISE_ARCH_TYPES",
     "ArchSpec",
     "LoadedConfig",
     "PorosArchNotValidatedError",
@@ -85,6 +99,10 @@ __all__ = [
     "enforce_determinism",
     "find_architecture",
     "load_config",
+    "register_architecture",
+    "runnable_arch_types",
+    "user_asserted_arch_types",
+    "validated_arch_types",
 ]
 
 
