@@ -28,6 +28,9 @@ from poros.errors import PorosConfigError
 
 _LARGEST_COUNT = 10**9
 
+ALIASES = {"arch_check": "blockwise_arch_check"}
+"""Another name of a key, to the key; every source may use either."""
+
 
 def _refuse_nul(text: str) -> str:
     if "\0" in text:
@@ -85,7 +88,7 @@ class PorosConfig(BaseModel):
     attn_implementation: Literal["sdpa", "eager"] = _in("model", "sdpa")
     """Attention that transformers uses."""
     blockwise_arch_check: Literal["error", "warn", "off"] = _in("model", "error")
-    """What happens to a model family that no parity artifact stands behind."""
+    """Families outside the table: error refuses all but registered ones, warn and off run them."""
 
     block_size: Annotated[int, Field(ge=1, le=_LARGEST_COUNT)] | None = _in("streaming", None)
     """Layers that travel together; null is 1, the least memory. Changes no bit of the result."""
@@ -194,6 +197,7 @@ class PorosConfig(BaseModel):
         cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
         locate: Locate = (info.context or {}).get("locate", _nowhere)
+        data = _without_aliases(data, locate)
         try:
             config = handler(_with_implied_values(data))
         except ValidationError as error:
@@ -214,9 +218,12 @@ def field_schemas() -> dict[str, dict[str, Any]]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a config file, for editors and for `poros schema`."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema"
-    } | PorosConfig.model_json_schema()
+    schema = PorosConfig.model_json_schema()
+    for alias, key in ALIASES.items():
+        schema["properties"][alias] = schema["properties"][key] | {
+            "description": f"Another name of {key}."
+        }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
 def require_dataset(config: PorosConfig, where: str = "") -> None:
@@ -231,6 +238,24 @@ def require_dataset(config: PorosConfig, where: str = "") -> None:
 
 def _nowhere(path: tuple[str | int, ...]) -> str:
     return ""
+
+
+def _without_aliases(data: Any, locate: Locate) -> Any:
+    """The values by the keys' own names.
+
+    Raises:
+        PorosConfigError: A key is given under both of its names.
+    """
+    for alias, key in ALIASES.items() if isinstance(data, dict) else ():
+        if alias in data and key in data:
+            raise PorosConfigError(
+                f"{alias} and {key} are two names of one setting",
+                where=locate((key,)),
+                remediation=f"delete {alias}",
+            )
+        if alias in data:
+            data = {key if name == alias else name: value for name, value in data.items()}
+    return data
 
 
 def _with_implied_values(data: Any) -> Any:

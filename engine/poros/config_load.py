@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poros.config import PorosConfig, field_schemas
+from poros.config import ALIASES, PorosConfig, field_schemas
 from poros.config_errors import types, unknown_key
 from poros.config_yaml import Document, KeyPath, parse_document, read_document, scalar_value
 from poros.errors import PorosConfigError
@@ -62,6 +62,8 @@ def load_config(
     )
     for source in sources:
         for key, value, origin in source:
+            for alias in _aliases_of(key):
+                values.pop(alias, None)
             values[key] = value
             origins[key] = origin
 
@@ -69,7 +71,8 @@ def load_config(
         key = str(key_path[0])
         if key in origins:
             return origins[key]
-        return document.places.get(key_path) or document.places.get((key,), "")
+        names = [key_path, (key,), *((alias,) for alias in _aliases_of(key))]
+        return next((document.places[name] for name in names if name in document.places), "")
 
     try:
         config = PorosConfig.model_validate(values, context={"locate": locate})
@@ -92,12 +95,17 @@ def dump_config(config: PorosConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _aliases_of(key: str) -> list[str]:
+    return [alias for alias, name in ALIASES.items() if name == key]
+
+
 def _from_environment(
     environ: Mapping[str, str], problems: list[PorosConfigError]
 ) -> Iterable[tuple[str, Any, str]]:
     known = field_schemas()
     for name in sorted(environ):
         key = name.removeprefix(_ENVIRONMENT_PREFIX).lower()
+        key = ALIASES.get(key, key)
         if not name.startswith(_ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
             continue
         if key in known:
@@ -119,6 +127,7 @@ def _from_settings(
     for setting in settings:
         key, equals, text = setting.partition("=")
         origin = f"--set {key}"
+        key = ALIASES.get(key, key)
         if not equals:
             problems.append(
                 PorosConfigError(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poros.config import PorosConfig, field_schemas, json_schema, require_dataset
+from poros.config import ALIASES, PorosConfig, field_schemas, json_schema, require_dataset
 from poros.errors import PorosConfigError
 
 
@@ -142,7 +142,7 @@ def test_every_field_has_a_group_and_a_description():
 def test_the_json_schema_is_json():
     schema = json.loads(json.dumps(json_schema(), allow_nan=False))
     assert schema["additionalProperties"] is False
-    assert schema["properties"].keys() == PorosConfig.model_fields.keys()
+    assert schema["properties"].keys() == PorosConfig.model_fields.keys() | ALIASES.keys()
 
 
 def lines_from(call: Callable[[], object]) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poros.config import PorosConfig
+from poros.config import PorosConfig, json_schema
 from poros.config_load import dump_config, load_config
 from poros.config_yaml import parse_document
 from poros.errors import PorosConfigError
@@ -43,6 +43,37 @@ def test_flags_beat_variables_beat_the_file_beat_defaults(write):
     assert loaded.origins["lora_alpha"] == "--set lora_alpha"
     assert loaded.origins["output_dir"] == "--output-dir"
     assert loaded.origins["packing"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ({}, "train.yaml:1:1"),
+        ({"environ": {"POROS_ARCH_CHECK": "warn"}}, "POROS_ARCH_CHECK"),
+        ({"environ": {"POROS_BLOCKWISE_ARCH_CHECK": "warn"}}, "POROS_BLOCKWISE_ARCH_CHECK"),
+        ({"settings": ["arch_check=warn"]}, "--set arch_check"),
+        ({"settings": ["blockwise_arch_check=warn"]}, "--set blockwise_arch_check"),
+    ],
+)
+def test_arch_check_is_another_name_of_blockwise_arch_check(write, given, origin):
+    loaded = load_config(write("arch_check: off\n"), **{"environ": {}} | given)
+    assert loaded.config.blockwise_arch_check == ("warn" if given else "off")
+    assert loaded.origins["blockwise_arch_check"].endswith(origin)
+    assert "arch_check" in json_schema()["properties"]
+
+
+def test_a_wrong_value_under_another_name_comes_with_its_line(write):
+    path = write("seed: 1\narch_check: yes\n")
+    [line] = refusal(path)
+    assert f"{path}:2:" in line
+    assert "error, warn" in line
+
+
+def test_a_key_under_both_of_its_names_is_refused(write):
+    [line] = refusal(write("arch_check: off\nblockwise_arch_check: warn\n"))
+    assert "arch_check and blockwise_arch_check are two names of one setting" in line
+    assert ":2:1" in line
+    assert "delete arch_check" in line
 
 
 def test_every_problem_of_a_file_comes_with_its_line(write):
