@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
-import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from poros.measure.streamed_arm import StreamedModel
+from poros.streaming import ambient
 from poros.streaming.device_slots import Slot
 from poros.training.lora import trainable_params
 
@@ -55,9 +55,13 @@ def _eval(streamed: StreamedModel) -> Any:
 
 
 def _math(streamed: StreamedModel) -> Any:
-    """Other attention kernels."""
-    flash = torch.backends.cuda.enable_flash_sdp
-    return _changed_for_backward(streamed, lambda: flash(False), lambda: flash(True))
+    """Other attention kernels: of all that there are, only the plain ones."""
+    now, only_math = ambient._sdpa_flags(), (False, False, True, False)
+    return _changed_for_backward(
+        streamed,
+        lambda: ambient._set_sdpa_flags(only_math),
+        lambda: ambient._set_sdpa_flags(now),
+    )
 
 
 @contextlib.contextmanager

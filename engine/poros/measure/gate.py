@@ -72,9 +72,8 @@ class Outcome:
     @property
     def passed(self) -> bool:
         """Whether every claim was made and is PASS, every job ended well, every mutant went red."""
-        mutants_red = self.mutants is None or (
-            bool(self.mutants) and all(mutant["ok"] for mutant in self.mutants)
-        )
+        words = [mutant["ok"] for mutant in self.mutants or []]  # None: not applicable here
+        mutants_red = self.mutants is None or (True in words and False not in words)
         may_lack = QUICK_LEAVES_OUT if self.plan.quick else ()
         complete = set(self.not_claimed) <= set(may_lack)
         return complete and self._all_pass() and mutants_red and not self.failed_jobs
@@ -192,7 +191,7 @@ def _missing(plan: Plan) -> list[Job]:
         done = read_records(work / f"{arm}.jsonl")
         for cell in plan.cells:
             if cell.name not in done:
-                name = f"{arm}{_ALONE}{cell.name}"
+                name = f"{arm}{_ALONE}{cell.name.replace('/', '-')}"
                 output = work / f"{name}.jsonl"
                 alone = ("--cells", cell.name)
                 if arm == "reference":

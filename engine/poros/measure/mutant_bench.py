@@ -235,14 +235,18 @@ class Mutant:
     word: str = "FAIL"
     resumed: bool = False
     """Shown by continuing from a checkpoint."""
-    needs_biases: bool = False
-    """Shown by a family whose linears have biases."""
+    left_out: Callable[[Bench], str] = lambda _: ""
+    """Says why a cell can't show it; empty: it can."""
 
 
 def try_mutant(bench: Bench, mutant: Mutant, baseline: ArmRecord) -> dict[str, Any]:
     """Run the mutant and say whether it showed where predicted."""
-    with mutant.patch(bench):
-        mutated = bench.resume() if mutant.resumed else bench.run(mutant.setting)
+    try:
+        with mutant.patch(bench):
+            mutated = bench.resume() if mutant.resumed else bench.run(mutant.setting)
+    except Exception as error:  # noqa: BLE001  # one that breaks more than it should hides no other
+        text = str(error).splitlines()
+        return _result(mutant, False, f"{type(error).__name__}: {text[0] if text else ''}")
     if mutant.word == "REFUSED":
         words = [_word(claim, bench, baseline, mutated) for claim in ("B-fwd", "B-bwd", "D")]
         ok = all(word == "REFUSED" for word in words)
@@ -253,6 +257,11 @@ def try_mutant(bench: Bench, mutant: Mutant, baseline: ArmRecord) -> dict[str, A
     found = f"step {where[0]}, {where[1]}"
     problem = _problem(mutant, where, baseline, mutated, bench.num_layers)
     return _result(mutant, not problem, f"{found}: {problem}" if problem else found)
+
+
+def not_applicable(mutant: Mutant, reason: str) -> dict[str, Any]:
+    """The record of a mutant that was not tried: neither red nor a failure (``ok`` is None)."""
+    return {"name": mutant.name, "ok": None, "predicted": "", "found": f"not applicable: {reason}"}
 
 
 def first_difference(left: ArmRecord, right: ArmRecord) -> tuple[int, str] | None:

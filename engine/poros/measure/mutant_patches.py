@@ -21,6 +21,7 @@ from poros.measure.mutant_bench import Bench
 from poros.streaming import ambient, attach, block_function
 from poros.streaming.block import Block
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.device_slots import Slot
 
 
 @contextlib.contextmanager
@@ -44,11 +45,17 @@ def forwards_own_graph(bench: Bench) -> Iterator[None]:
         if buffer is not None:
             point_at(block, buffer)
 
-    with (
-        mock.patch.object(attach, "call_streamed", plain_call),
-        mock.patch.object(Block, "point_at", never_away),
-    ):
-        yield
+    try:
+        with (
+            mock.patch.object(attach, "call_streamed", plain_call),
+            mock.patch.object(Block, "point_at", never_away),
+        ):
+            yield
+    finally:
+        _point_away(bench)
+
+
+def _point_away(bench: Bench) -> None:
     for block in bench.streamed.base.blocks:
         block.point_at(None)
 
@@ -149,7 +156,7 @@ def _copying(direction: int | None) -> Callable[[Bench], Any]:
             known = any(slot.holds == index for slot in self._slots)
             slot = load(self, index, **keep)
             if index == middle and not known and heading["direction"] == direction:
-                _overwrite(slot.buffer, blocks[middle + 1])
+                _overwrite(self, slot, blocks[middle + 1])
             return slot
 
         with (
@@ -173,7 +180,7 @@ def freed_before_forward(bench: Bench) -> Iterator[None]:
     def early(self: BlockManager, index: int, **where: Any) -> None:
         bind(self, index, **where)
         if index == middle and self._bound is not None:
-            _overwrite(self._bound.buffer, blocks[middle + 1])
+            _overwrite(self, self._bound, blocks[middle + 1])
 
     with mock.patch.object(BlockManager, "bind", early):
         yield
@@ -186,9 +193,10 @@ def freed_before_backward(bench: Bench) -> Iterator[None]:
     gradients = block_function._gradients
 
     def late(*arguments: Any) -> Any:
-        slot = bench.streamed.manager._bound
+        manager = bench.streamed.manager
+        slot = manager._bound
         if slot is not None and slot.holds == middle:
-            _overwrite(slot.buffer, blocks[middle + 1])
+            _overwrite(manager, slot, blocks[middle + 1])
         return gradients(*arguments)
 
     with mock.patch.object(block_function, "_gradients", late):
@@ -200,8 +208,9 @@ def written_outside(bench: Bench) -> Iterator[None]:
     """Between two steps something else uses the slots, and the ring is not told."""
 
     def use_slots(step: int) -> None:
-        for slot in bench.streamed.manager._slots:
-            _overwrite(slot.buffer, bench.streamed.base.blocks[-1])
+        manager = bench.streamed.manager
+        for slot in manager._slots:
+            _overwrite(manager, slot, bench.streamed.base.blocks[-1])
 
     bench.between_steps = use_slots
     try:
@@ -210,8 +219,10 @@ def written_outside(bench: Bench) -> Iterator[None]:
         bench.between_steps = lambda _: None
 
 
-def _overwrite(buffer: Tensor, block: Block) -> None:
-    buffer[: block.num_bytes].copy_(block.host)
+def _overwrite(manager: BlockManager, slot: Slot, block: Block) -> None:
+    """Put another block's bytes into a slot: after its own copy, which would land on top."""
+    manager._lane.wait(slot)
+    slot.buffer[: block.num_bytes].copy_(block.host)
 
 
 @contextlib.contextmanager
@@ -304,15 +315,17 @@ def normalised_per_micro_batch(bench: Bench) -> Iterator[None]:
 @contextlib.contextmanager
 def resident_base(bench: Bench) -> Iterator[None]:
     """The whole base lies on the device; equal bits would prove nothing about streaming."""
-    buffers = [block.host.clone() for block in bench.streamed.base.blocks]
+    device = bench.streamed.device
+    buffers = [block.host.to(device, copy=True) for block in bench.streamed.base.blocks]
 
     def bind(self: BlockManager, index: int, **_: Any) -> None:
         self._blocks[index].point_at(buffers[index])
 
-    with mock.patch.object(BlockManager, "bind", bind):
-        yield
-    for block in bench.streamed.base.blocks:
-        block.point_at(None)
+    try:
+        with mock.patch.object(BlockManager, "bind", bind):
+            yield
+    finally:
+        _point_away(bench)
 
 
 def _resumed(change: Callable[[torch.optim.Optimizer], None]) -> Callable[[Bench], Any]:

@@ -25,6 +25,7 @@ from poros.measure.mutant_bench import (
     Mutant,
     Setting,
     first_difference,
+    not_applicable,
     try_mutant,
 )
 from poros.measure.plan import Cell, Plan, read_plan
@@ -62,6 +63,23 @@ def _layer(numbers: str) -> str:
     return rf"^grad\..*layers\.{numbers}\."
 
 
+def no_biases(bench: Bench) -> str:
+    """Nothing for a lost bias to change."""
+    return "" if bench.has_biases else "the linears have no biases"
+
+
+def nothing_compiled(bench: Bench) -> str:
+    """Compiling takes a minute, and concerns only runs that do it."""
+    compiled = any(cell.compile for cell in bench.plan.cells)
+    return "" if compiled else "no cell of this run compiles its layers"
+
+
+def no_other_kernels(bench: Bench) -> str:
+    """Only for scaled dot product attention does torch choose among kernels."""
+    chosen = bench.cell.attn_implementation
+    return "" if chosen == "sdpa" else f"{chosen} attention has no other kernels"
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "slot recycled under stock MatMul4Bit's graph", patches.forwards_own_graph,
@@ -90,11 +108,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "attention kernels not restored for the recompute", patches.attention_not_restored,
-        MATH_BETWEEN, first=FIRST_GRAD, equal=(LOSSES,),
+        MATH_BETWEEN, first=FIRST_GRAD, equal=(LOSSES,), left_out=no_other_kernels,
     ),
     Mutant(
         "forward without grad under compile", patches.forward_without_grad, COMPILED,
-        first=r"^loss\.0",
+        first=r"^loss\.0", left_out=nothing_compiled,
     ),
     Mutant(
         "neighbour's bytes loaded ahead", patches.wrong_bytes_forward, first=r"^loss\.0",
@@ -137,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("offset dropped", data.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
     Mutant(
-        "bias lost", data.bias_lost, first=r"^loss\.0", differ=(LOSSES,), needs_biases=True
+        "bias lost", data.bias_lost, first=r"^loss\.0", differ=(LOSSES,), left_out=no_biases
     ),
     Mutant("two blocks swapped", data.blocks_swapped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
     Mutant(
@@ -204,17 +222,15 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     """Try mutants on the plan's first cell; what was found, one record a mutant.
 
     The protections themselves are tried too: with them on, the same disturbances change nothing.
-    Mutants of biases are tried on the first cell of a family that has some, and left out if there
-    is none.
+    A mutant that can't show on that cell is not red: its record says why, and counts apart.
+    That of biases is then tried on the first cell of a family that has some.
     """
     bench = _bench(plan, plan.cells[0])
     baselines: dict[Setting | str, ArmRecord] = {}
-    first, others = list(chosen), list[Mutant]()
-    if not bench.has_biases:
-        first = [mutant for mutant in chosen if not mutant.needs_biases]
-        others = [mutant for mutant in chosen if mutant.needs_biases]
-    found = _tried(bench, first, baselines) + list(_protections(bench, baselines))
     biased = next((cell for cell in plan.cells if cell.model == WITH_BIASES), None)
+    others = [m for m in chosen if biased and m.left_out is no_biases and no_biases(bench)]
+    found = _tried(bench, [mutant for mutant in chosen if mutant not in others], baselines)
+    found += _protections(bench, baselines)
     if others and biased is not None:
         found += _tried(_bench(plan, biased), others, {})
     return found
@@ -232,6 +248,10 @@ def _tried(
 ) -> list[dict[str, Any]]:
     found = []
     for mutant in chosen:
+        reason = mutant.left_out(bench)
+        if reason:
+            found.append(not_applicable(mutant, reason))
+            continue
         key = RESUMED if mutant.resumed else baseline_of(mutant)
         if key not in baselines:
             baselines[key] = bench.save() if isinstance(key, str) else bench.run(key)
@@ -244,10 +264,13 @@ def _tried(
 def _protections(
     bench: Bench, baselines: dict[Setting | str, ArmRecord]
 ) -> Iterator[dict[str, Any]]:
-    for setting, name in DISTURBED.items():
-        if setting in baselines:
-            where = first_difference(bench.run(PLAIN), baselines[setting])
-            yield _protected(name, where)
+    disturbed = {
+        name: baselines[setting] for setting, name in DISTURBED.items() if setting in baselines
+    }
+    if disturbed:
+        plain = bench.run(PLAIN)  # anew: it also shows that every mutant was put back
+        for name, baseline in disturbed.items():
+            yield _protected(name, first_difference(plain, baseline))
     if RESUMED in baselines:
         yield _protected("a resume", first_difference(baselines[RESUMED], bench.resume()))
 

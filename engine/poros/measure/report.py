@@ -138,16 +138,29 @@ def _show_mutants(mutants: list[dict[str, Any]] | None, console: Console) -> Non
     if mutants is None:
         return
     for mutant in mutants:
-        predicted = "equal, as predicted" if _is_control(mutant) else "red where predicted"
-        mark = predicted if mutant["ok"] else "NOT AS PREDICTED"
-        console.print(f"mutant {mutant['name']}: {mark} ({mutant['found']})", markup=False)
-    controls = [mutant for mutant in mutants if _is_control(mutant)]
-    red = sum(mutant["ok"] for mutant in mutants) - sum(control["ok"] for control in controls)
-    console.print(
-        f"{red} of {len(mutants) - len(controls)} mutants red where predicted,"
-        f" {sum(control['ok'] for control in controls)} of {len(controls)} controls equal",
-        markup=False,
+        console.print(f"mutant {mutant['name']}: {_mutant_word(mutant)}", markup=False)
+    console.print(mutants_line(mutants), markup=False)
+
+
+def mutants_line(mutants: list[dict[str, Any]]) -> str:
+    """How many went red, how many controls stayed equal, and how many could not be tried."""
+    tried = [mutant for mutant in mutants if mutant["ok"] is not None]
+    controls = [mutant for mutant in tried if _is_control(mutant)]
+    equal = sum(control["ok"] for control in controls)
+    red = sum(mutant["ok"] for mutant in tried) - equal
+    line = (
+        f"{red} of {len(tried) - len(controls)} mutants red where predicted,"
+        f" {equal} of {len(controls)} controls equal"
     )
+    left_out = len(mutants) - len(tried)
+    return f"{line}, {left_out} not applicable" if left_out else line
+
+
+def _mutant_word(mutant: dict[str, Any]) -> str:
+    if mutant["ok"] is None:
+        return str(mutant["found"])
+    predicted = "equal, as predicted" if _is_control(mutant) else "red where predicted"
+    return f"{predicted if mutant['ok'] else 'NOT AS PREDICTED'} ({mutant['found']})"
 
 
 def _is_control(mutant: dict[str, Any]) -> bool:

@@ -86,7 +86,9 @@ def test_one_other_digest_fails_the_gate(outcome):
 def test_a_surviving_mutant_and_no_mutants_at_all_fail_the_gate(outcome):
     assert not dataclasses.replace(outcome, mutants=[{"name": "m", "ok": False}]).passed
     assert not dataclasses.replace(outcome, mutants=[]).passed
-    assert dataclasses.replace(outcome, mutants=[{"name": "m", "ok": True}]).passed
+    red, not_applicable = {"name": "m", "ok": True}, {"name": "n", "ok": None}
+    assert dataclasses.replace(outcome, mutants=[red, not_applicable]).passed
+    assert not dataclasses.replace(outcome, mutants=[not_applicable]).passed
     assert not dataclasses.replace(outcome, verdicts=[]).passed
 
 
