@@ -25,9 +25,12 @@ class ArchSpec:
         resident_if_present: More such modules, which only some of the family's configs have.
         lora_targets: The linears that adapters go on by default.
         left_out: Patterns of checkpoint tensors that the model has no use for.
+        renames: Beginnings of stored names that some versions of transformers write, and what
+            the model calls them; used where the model has the second and not the first.
         per_layer_input: Each layer takes a differentiable tensor of its own beside hidden states.
         shared_states: Layers write tensors into a mapping that later layers read.
         recurrent: Some layers carry a state along the sequence, so documents can't be packed.
+        attentions: Values of the setting ``attn_implementation`` that transformers has for it.
         head_softcap: Config field: logits become ``c * tanh(logits / c)``; empty: none.
         head_multiplier: Config field that the logits are multiplied by; empty: none.
         head_divisor: Config field that the logits are divided by; empty: none.
@@ -43,9 +46,11 @@ class ArchSpec:
     resident_if_present: tuple[str, ...] = ()
     lora_targets: tuple[str, ...] = _LINEARS
     left_out: tuple[str, ...] = _OLD_ROTARY
+    renames: tuple[tuple[str, str], ...] = ()
     per_layer_input: bool = False
     shared_states: bool = False
     recurrent: bool = False
+    attentions: tuple[str, ...] = ("sdpa", "eager")
     head_softcap: str = ""
     head_multiplier: str = ""
     head_divisor: str = ""
@@ -60,8 +65,9 @@ class Wrapper:
     Attributes:
         model_type: What ``config.json`` calls the whole.
         hf_classes: What ``architectures`` may say.
-        text_types: The families that its ``text_config`` may be.
-        prefixes: The stored prefix of a text tensor, and what it becomes in the text model.
+        text_types: The families that its ``text_config`` may be; the first, if it doesn't say.
+        prefixes: Beginnings of stored names of text tensors, and what the text model calls them;
+            of two that fit, the longer one counts.
         left_out: Patterns of stored tensors that belong to the other parts.
     """
 
@@ -89,7 +95,7 @@ TABLE: tuple[ArchSpec, ...] = (
         model_type="phi3",
         hf_class="Phi3ForCausalLM",
         lora_targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
-        notes="q, k and v are one linear, gate and up another",
+        notes="Phi-3 and Phi-4; q, k and v are one linear, gate and up another",
     ),
     ArchSpec(
         model_type="qwen3_5_text",
@@ -103,12 +109,14 @@ TABLE: tuple[ArchSpec, ...] = (
             "out_proj",
         ),
         left_out=(*_OLD_ROTARY, r"^mtp\."),
+        renames=(("model.language_model.", "model."),),
         recurrent=True,
         notes="three layers of linear attention to one of full attention",
     ),
     ArchSpec(
         model_type="gemma2",
         hf_class="Gemma2ForCausalLM",
+        attentions=("eager",),
         head_softcap="final_logit_softcapping",
         notes="sliding and full attention in turn",
     ),
@@ -157,13 +165,25 @@ TABLE: tuple[ArchSpec, ...] = (
         layers_path="gpt_neox.layers",
         resident=(
             "gpt_neox.embed_in",
+            "gpt_neox.emb_dropout",
             "gpt_neox.rotary_emb",
             "gpt_neox.final_layer_norm",
-            "lm_head",
         ),
+        resident_if_present=("lm_head", "embed_out"),
         lora_targets=("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
         left_out=(*_OLD_ROTARY, r"\.attention\.(bias|masked_bias)$"),
+        renames=(("embed_out.", "lm_head."), ("lm_head.", "embed_out.")),
+        notes="files call the head embed_out; transformers 5.5 does so, 5.17 calls it lm_head",
     ),
+)
+
+# The third is what transformers 5.5 writes.
+_LLAVA_PREFIXES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("model.language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("lm_head.", "lm_head."),
 )
 
 WRAPPERS: tuple[Wrapper, ...] = (
@@ -171,38 +191,33 @@ WRAPPERS: tuple[Wrapper, ...] = (
         model_type="qwen3_5",
         hf_classes=("Qwen3_5ForConditionalGeneration",),
         text_types=("qwen3_5_text",),
-        prefixes=(("model.language_model.", "model."), ("lm_head.", "lm_head.")),
-        left_out=(r"^model\.visual\.", r"^mtp\."),
+        prefixes=(
+            ("model.language_model.", "model."),
+            # transformers 5.5 writes its own prefix again and again
+            ("model.language_model.language_model.language_model.", "model."),
+            ("lm_head.", "lm_head."),
+        ),
+        left_out=(r"^model\.(language_model\.)?visual\.", r"^mtp\."),
     ),
     Wrapper(
         model_type="gemma3",
         hf_classes=("Gemma3ForConditionalGeneration",),
         text_types=("gemma3_text",),
-        prefixes=(
-            ("model.language_model.", "model."),
-            ("language_model.model.", "model."),
-            ("language_model.lm_head.", "lm_head."),
-            ("lm_head.", "lm_head."),
-        ),
-        left_out=(r"vision_tower\.", r"multi_modal_projector\."),
+        prefixes=_LLAVA_PREFIXES,
+        left_out=(r"^(model\.)?vision_tower\.", r"^(model\.)?multi_modal_projector\."),
     ),
     Wrapper(
         model_type="gemma4",
         hf_classes=("Gemma4ForConditionalGeneration",),
         text_types=("gemma4_text",),
         prefixes=(("model.language_model.", "model."), ("lm_head.", "lm_head.")),
-        left_out=(r"vision_tower\.", r"audio_tower\.", r"embed_vision\.", r"embed_audio\."),
+        left_out=(r"^model\.(vision_tower|audio_tower|embed_vision|embed_audio)\.",),
     ),
     Wrapper(
         model_type="mistral3",
         hf_classes=("Mistral3ForConditionalGeneration",),
         text_types=("mistral", "ministral3"),
-        prefixes=(
-            ("model.language_model.", "model."),
-            ("language_model.model.", "model."),
-            ("language_model.lm_head.", "lm_head."),
-            ("lm_head.", "lm_head."),
-        ),
-        left_out=(r"vision_tower\.", r"multi_modal_projector\."),
+        prefixes=_LLAVA_PREFIXES,
+        left_out=(r"^(model\.)?vision_tower\.", r"^(model\.)?multi_modal_projector\."),
     ),
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from poros.arch_table import ArchSpec
-from poros.errors import PorosModelError
+from poros.arch_table import TABLE, WRAPPERS, ArchSpec, Wrapper
+from poros.errors import PorosArchNotValidatedError, PorosModelError
 
 CONFIG_FILE = "config.json"
 
@@ -16,6 +16,12 @@ _ATTENTIONS = (None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", 
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 # Keys that make transformers fetch kernels, swap modules or read other files than the index names.
 _REFUSED_KEYS = ("kernel_config", "use_kernels", "fusion_config", "transformers_weights")
+_IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+# What a text config may leave to the config of the whole.
+_SHARED_KEYS = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "transformers_version",
+)  # fmt: skip
+_MEND = "restore the config.json that belongs to these weights"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -61,12 +67,12 @@ def check_config(
     for key, value in _all_items(config):
         _check_item(key, value, where=where, trust_remote_code=trust_remote_code)
     named = config.get("architectures")
-    if named and architecture.hf_class not in named:
+    if named and architecture.hf_class and architecture.hf_class not in named:
         raise PorosModelError(
             f"model_type {architecture.model_type!r} belongs to {architecture.hf_class}, but "
             f"architectures says {', '.join(map(str, named))}",
             where=where,
-            remediation="restore the config.json that belongs to these weights",
+            remediation=_MEND,
         )
     for key in _SIZES:
         value = config.get(key)
@@ -74,8 +80,53 @@ def check_config(
             raise PorosModelError(
                 f"{key} is {value!r}, expected a whole number above 0",
                 where=where,
-                remediation="restore the config.json that belongs to these weights",
+                remediation=_MEND,
             )
+
+
+def text_config(
+    config: Mapping[str, Any], *, where: str = CONFIG_FILE, has_head: bool | None = None
+) -> tuple[dict[str, Any], Wrapper | None]:
+    """The config of the text model: a multimodal checkpoint's text part, or the config itself.
+
+    Args:
+        config: config.json as it stands.
+        where: Whose, for messages.
+        has_head: Whether a head is stored beside the embeddings. It decides whether they are tied
+            where the two configs contradict each other or say nothing, as it does in stock.
+
+    Returns:
+        A config as a text-only checkpoint has it, and the record of the whole (None: no whole).
+
+    Raises:
+        PorosModelError: The whole contradicts itself, or has no text part.
+        PorosArchNotValidatedError: The text part's family is not one that the whole may hold.
+    """
+    wrapper = next((w for w in WRAPPERS if w.model_type == config.get("model_type")), None)
+    if wrapper is None:
+        return dict(config), None
+    inner = _inner_config(config, wrapper, where=where)
+    hf_class = {spec.model_type: spec.hf_class for spec in TABLE}[inner["model_type"]]
+    text = {key: config[key] for key in _SHARED_KEYS if config.get(key) is not None}
+    # Dangerous keys anywhere in the whole are kept, for `check_config` to refuse.
+    text |= {key: value for key, value in _all_items(config) if _is_checked(key)}
+    text |= {key: v for key, v in inner.items() if v is not None or key not in text}
+    text |= {"architectures": [hf_class]}
+    if "quantization_config" in config:
+        text["quantization_config"] = _text_quantisation(config["quantization_config"], wrapper)
+    tied = _is_tied(inner.get("tie_word_embeddings"), config.get("tie_word_embeddings"), has_head)
+    if tied is not None:
+        text["tie_word_embeddings"] = tied
+    return text, wrapper
+
+
+def text_name(stored: str, wrapper: Wrapper) -> str | None:
+    """What the text model calls a stored tensor or module; None: it has none of that name."""
+    found = [pair for pair in wrapper.prefixes if stored.startswith(pair[0])]
+    if not found:
+        return None
+    prefix, becomes = max(found, key=lambda pair: len(pair[0]))
+    return becomes + stored[len(prefix) :]
 
 
 def is_prequantised(config: Mapping[str, Any], *, where: str) -> bool:
@@ -101,6 +152,58 @@ def is_prequantised(config: Mapping[str, Any], *, where: str) -> bool:
     )
 
 
+def _inner_config(config: Mapping[str, Any], wrapper: Wrapper, *, where: str) -> dict[str, Any]:
+    named = config.get("architectures")
+    if named and not set(wrapper.hf_classes) & set(named):
+        raise PorosModelError(
+            f"model_type {wrapper.model_type!r} belongs to {' or '.join(wrapper.hf_classes)}, but "
+            f"architectures says {', '.join(map(str, named))}",
+            where=where,
+            remediation=_MEND,
+        )
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        raise PorosModelError(
+            f"text_config is {inner!r}, expected the text model's settings",
+            where=where,
+            remediation=_MEND,
+        )
+    model_type = inner.get("model_type", wrapper.text_types[0])
+    if model_type not in wrapper.text_types:
+        raise PorosArchNotValidatedError(
+            f"the text part of this {wrapper.model_type} model is {model_type!r}, which Poros "
+            "does not run as one",
+            where=where,
+            remediation=f"known text parts of {wrapper.model_type}: "
+            f"{', '.join(wrapper.text_types)}",
+        )
+    return {**inner, "model_type": model_type}
+
+
+def _text_quantisation(quant: Any, wrapper: Wrapper) -> Any:
+    """The settings, with the modules that stay in 16 bits under the text model's names."""
+    if not isinstance(quant, Mapping) or not quant.get("llm_int8_skip_modules"):
+        return quant
+    skipped = []
+    for path in quant["llm_int8_skip_modules"]:
+        own = text_name(f"{path}.", wrapper)
+        skipped.append(own[:-1] if own else path)
+    return {**quant, "llm_int8_skip_modules": skipped}
+
+
+def _is_tied(inner: bool | None, outer: bool | None, has_head: bool | None) -> bool | None:
+    said = {value for value in (inner, outer) if value is not None}
+    if len(said) == 1:
+        return said.pop()
+    if has_head is not None:
+        return not has_head
+    return outer
+
+
+def _is_checked(key: str) -> bool:
+    return key == "auto_map" or key in _REFUSED_KEYS or key.lstrip("_").startswith(_IMPLEMENTATIONS)
+
+
 def _all_items(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
         yield key, value
@@ -116,8 +219,7 @@ def _check_item(key: str, value: Any, *, where: str, trust_remote_code: bool) ->
             remediation="delete auto_map from config.json: Poros's families need none "
             "(trust_remote_code: true ignores it as well, with a warning)",
         )
-    implementation = key.lstrip("_").startswith(("attn_implementation", "experts_implementation"))
-    if implementation and not _is_builtin(value):
+    if key.lstrip("_").startswith(_IMPLEMENTATIONS) and not _is_builtin(value):
         raise PorosModelError(
             f"{key} names a kernel to fetch: {value!r}",
             where=where,

@@ -6,7 +6,7 @@ two code tables are the same in every linear: they stay on the device, one copy 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import bitsandbytes as bnb
@@ -130,10 +130,20 @@ def _frozen_state(name: str, state: QuantState) -> Iterator[FrozenTensor]:
         yield FrozenTensor(f"{name}.offset", state, "offset")
 
 
-def stored_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """A filled module as a stock 4-bit checkpoint stores it, on the host."""
+def stored_tensors(
+    module: nn.Module, prefix: str, *, without: Container[str] = ()
+) -> dict[str, Tensor]:
+    """A filled module as a stock 4-bit checkpoint stores it, on the host.
+
+    Args:
+        module: Filled, but for what is left out.
+        prefix: Put before each name.
+        without: Names to leave out.
+    """
     stored = {}
     for name, tensor in module.state_dict(prefix=prefix).items():
+        if name in without:
+            continue
         # A stock checkpoint repeats the code table in every linear; here they are one tensor.
         copy = name.endswith(".quant_map")
         stored[name] = tensor.detach().as_subclass(Tensor).to(_HOST, copy=copy)

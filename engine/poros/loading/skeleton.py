@@ -27,9 +27,10 @@ from transformers.monkey_patching import patch_output_recorders
 from transformers.quantizers.auto import AutoHfQuantizer
 from transformers.quantizers.base import HfQuantizer
 
-from poros.arch_registry import find_architecture
 from poros.arch_table import ArchSpec
 from poros.errors import PorosModelError
+from poros.loading.probe import architecture_of
+from poros.loading.record_check import check_record, check_transformers
 
 
 @dataclass
@@ -59,24 +60,29 @@ class Skeleton:
 def build_skeleton(
     config: Mapping[str, Any],
     *,
+    architecture: ArchSpec | None = None,
     quantization: str,
     dtype: torch.dtype,
-    attn_implementation: str = "sdpa",
+    attn_implementation: str | None = None,
     name: str = "",
 ) -> Skeleton:
     """Build the model on the meta device.
 
     Args:
         config: config.json; with a ``quantization_config`` the linears take packed weights.
+        architecture: The family's record; None: the registry's, or what the probe finds.
         quantization: ``nf4``, or a dense type.
         dtype: What is not quantised, and the arithmetic.
-        attn_implementation: One of transformers' own.
+        attn_implementation: One of transformers' own; None: the first that the family has.
         name: Becomes the model's ``name_or_path``.
 
     Raises:
-        PorosModelError: transformers can't build a model from the config.
+        PorosModelError: transformers can't build a model from the config, or builds another one
+            than the record describes.
     """
-    architecture = find_architecture(config.get("model_type"))
+    architecture = architecture or architecture_of(config, where=name or "config.json")
+    check_transformers(architecture)
+    attn_implementation = attn_implementation or architecture.attentions[0]
     try:
         hf_config = _hf_config(config, attn_implementation, dtype, name)
         quantizer = _quantizer(hf_config, dtype) if quantization == "nf4" else None
@@ -90,6 +96,7 @@ def build_skeleton(
             where=f"config.json of {name}" if name else "config.json",
             remediation="restore the config.json that belongs to these weights",
         ) from error
+    check_record(model, architecture)
     _fill_buffers(model)
     for module in model.modules():
         if isinstance(module, Linear4bit):
@@ -115,13 +122,6 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """What a checkpoint of the model holds: its state without the tied copies."""
     tied = model.all_tied_weights_keys
     return {name: t for name, t in model.state_dict().items() if name not in tied}
-
-
-def resident_paths(model: nn.Module, architecture: ArchSpec) -> list[str]:
-    """The modules that stay on the device, those among them that only some configs have."""
-    present = {path for path, _ in model.named_modules()}
-    sometimes = [path for path in architecture.resident_if_present if path in present]
-    return [*architecture.resident, *sometimes]
 
 
 def _hf_config(

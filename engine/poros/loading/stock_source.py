@@ -19,6 +19,7 @@ from poros.errors import PorosConfigError, PorosModelError
 from poros.loading import nf4
 from poros.loading.byte_source import TORCH_DTYPES, ByteSource
 from poros.loading.skeleton import nf4_settings
+from poros.loading.text_part import TextPart
 from poros.weights_index import TensorHeader
 
 _NAME_OF = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -49,6 +50,7 @@ class StockSource:
         """
         self.name, self.folder = source.name, source.folder
         self._digest = source.digest()
+        self._key_mapping = source.key_mapping if isinstance(source, TextPart) else None
         model = self._load(hf_config, dtype, device)
         self.config: dict[str, Any] = json.loads(model.config.to_json_string())
         tied = model.all_tied_weights_keys
@@ -104,6 +106,7 @@ class StockSource:
                 quantization_config=nf4_settings(dtype),
                 use_safetensors=True,
                 local_files_only=True,
+                key_mapping=self._key_mapping,
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = str(error).partition("\n")[0][:200]

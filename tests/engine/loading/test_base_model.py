@@ -18,6 +18,7 @@ from poros.loading.byte_source import SafetensorsSource
 from poros.measure.fingerprint import same_bits
 from tests.engine.loading.tiny_models import (
     CPU,
+    RUNNABLE,
     VARIANTS,
     all_tensors,
     open_stock,
@@ -43,7 +44,7 @@ def assert_same_tensors(ours: dict[str, torch.Tensor], stock: dict[str, torch.Te
     assert different == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", RUNNABLE)
 def test_every_tensor_has_the_bytes_of_from_pretrained(variant: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, **VARIANTS[variant])
     base, stock = load(folder), stock_4bit(folder)
@@ -54,7 +55,7 @@ def test_every_tensor_has_the_bytes_of_from_pretrained(variant: str, tmp_path: P
     }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", RUNNABLE)
 def test_the_bound_model_has_the_logits_of_stock(variant: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, **VARIANTS[variant])
     base, stock = load(folder, layers_per_block=2), stock_4bit(folder)
@@ -66,7 +67,7 @@ def test_the_bound_model_has_the_logits_of_stock(variant: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("quantization", ["bf16", "fp16", "bf16_bitwise"])
 def test_dense_weights_have_the_bytes_of_from_pretrained(quantization: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path, **VARIANTS["qwen2, biases"])
+    folder = write_model(tmp_path, **VARIANTS["qwen2, tied"])
     base, stock = load(folder, quantization=quantization), open_stock(folder)
     bind_all(base)
     expected = stock.to(torch.float16) if quantization == "fp16" else stock
@@ -98,9 +99,7 @@ def test_float32_checkpoints_are_converted_as_stock_does(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("layers_per_block", [1, 2, 5])
 def test_a_block_names_every_tensor_of_its_layers(layers_per_block: int, tmp_path: Path) -> None:
-    base = load(
-        write_model(tmp_path, **VARIANTS["qwen2, biases"]), layers_per_block=layers_per_block
-    )
+    base = load(write_model(tmp_path, **VARIANTS["qwen2, tied"]), layers_per_block=layers_per_block)
     # 7 linears of 4 tensors, 3 biases, 2 norms
     counts = [len(block.places) for block in base.blocks]
     assert sum(counts) == 3 * (7 * 4 + 3 + 2)

@@ -16,7 +16,14 @@ from poros.loading.base_model import BaseModel, load_base_model
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource
 from poros.measure.fingerprint import same_bits
-from tests.engine.loading.tiny_models import CPU, VARIANTS, all_tensors, tiny_config, write_model
+from tests.engine.loading.tiny_models import (
+    CPU,
+    KINDS,
+    VARIANTS,
+    all_tensors,
+    tiny_config,
+    write_model,
+)
 
 
 def load(source: ByteSource, strategy: str, cache: Path | None = None) -> BaseModel:
@@ -31,7 +38,7 @@ def bound(base: BaseModel) -> dict[str, torch.Tensor]:
     return all_tensors(base.model)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", KINDS)
 def test_stocks_load_has_the_bytes_of_the_one_layer_by_layer(variant: str, tmp_path: Path) -> None:
     source = SafetensorsSource(write_model(tmp_path, **VARIANTS[variant]))
     ours, stock = load(source, "block_streamed"), load(source, "gpu")
