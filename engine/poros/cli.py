@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from poros._version import __version__
+from poros.cli_check import check
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_parity import parity, parity_options
 from poros.cli_train import train, train_options
@@ -38,6 +39,18 @@ def train_command(guard: Guard, /, config: Path, **options: Any) -> int:
     return train(guard, config, **options)
 
 
+@cli.command("check")
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
+def check_command(model: str, *, as_json: bool) -> int:
+    """Say whether MODEL can be trained, what is proved of it and how large it is.
+
+    MODEL is a folder, or the name of a model that is in the Hub's cache. Reads config.json and
+    the headers of the weights; needs neither torch nor a GPU.
+    """
+    return check(model, as_json=as_json)
+
+
 @cli.command()
 def schema() -> None:
     """Print the JSON Schema of a config."""
@@ -52,7 +65,7 @@ def schema() -> None:
 def parity_command(config: Path | None, **options: Any) -> int:
     """Compare the streamed run with a stock resident one, byte for byte.
 
-    Give one of --demo, --shape and CONFIG; the options from --device on are for --shape.
+    Give one of --demo, --family, --shape and CONFIG; the options from --device on are for --shape.
     """
     return parity(config, **options)
 
