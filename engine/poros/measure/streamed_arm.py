@@ -27,7 +27,7 @@ from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streaming_proof import proof
-from poros.streaming.attach import Attachment, attach
+from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
@@ -112,6 +112,11 @@ def attach_ring(
         "layers_per_block": cell.block_size,
         "drop": is_kv_cache,
         "preserve_rng": cell.preserve_rng,
+        "rules": SideRules(
+            per_layer_input=base.architecture.per_layer_input,
+            shared_states=base.architecture.shared_states,
+        ),
+        "model": base.model,
     }
     return attach(base.layers, manager, **settings | options)
 

@@ -9,8 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from poros.streaming.block_function import StreamedLayer, call_streamed
+from poros.streaming.block_function import call_streamed
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.streamed_layer import SideRules, StreamedLayer
+
+__all__ = ["Attachment", "SideRules", "attach"]
+
+HIDDEN_STATES_ONLY = SideRules()
 
 
 class Attachment:
@@ -51,8 +56,13 @@ def attach(
     layers_per_block: int = 1,
     drop: Callable[[object], bool] = lambda _: False,
     preserve_rng: bool = True,
+    rules: SideRules = HIDDEN_STATES_ONLY,
+    model: nn.Module | None = None,
 ) -> Attachment:
     """Stream `layers` through `manager`.
+
+    A layer that takes or gives more than `rules` say raises PorosModelError in its first forward
+    in grad mode.
 
     Args:
         layers: The model's decoder layers, in order; adapters may already be on them.
@@ -61,6 +71,8 @@ def attach(
         layers_per_block: Layers that share one block.
         drop: True for a value (a KV cache) that a layer may not see while gradients are on.
         preserve_rng: Repeat dropout in the recompute; without it gradients are not exact.
+        rules: What the layers take and give beside hidden states.
+        model: The model around the layers, to name its parameters in errors.
     """
     attachment = Attachment(layers)
     for position, layer in enumerate(layers):
@@ -71,6 +83,9 @@ def attach(
             block_index=position // layers_per_block,
             device=device,
             preserve_rng=preserve_rng,
+            index=position,
+            rules=rules,
+            model=model,
         )
         layer.forward = _forward(streamed, drop)
     return attachment

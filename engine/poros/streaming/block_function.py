@@ -23,62 +23,67 @@ they would otherwise give other gradients without a word.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
 
 from poros.streaming.ambient import Ambient, RandomState, random_state_restored
-from poros.streaming.block_manager import BlockManager
+from poros.streaming.call_parts import Call, Drop, Frame, Parts
+from poros.streaming.graph_check import refuse_foreign_leaves
+from poros.streaming.refusals import refuse_inputs, refuse_lost_results, refuse_writes
+from poros.streaming.streamed_layer import StreamedLayer
 
 Adapters = dict[nn.Parameter, list[tuple[nn.Module, str]]]
 """What is trained inside a layer, and under which names it hangs."""
 
-_TENSOR = object()
-"""Stands for a tensor among a layer's flat outputs."""
-
-
-@dataclass(frozen=True)
-class StreamedLayer:
-    """A layer, its own forward, and the block its weights travel in."""
-
-    layer: nn.Module
-    forward: Callable[..., Any]
-    manager: BlockManager
-    block_index: int
-    device: torch.device
-    preserve_rng: bool
-
 
 @dataclass
 class Visit:
-    """One call of a layer: all that the recompute needs beside the tensors themselves."""
+    """One call of a layer: all that the recompute needs beside the tensors themselves.
+
+    Attributes:
+        streamed: The layer.
+        call: Its arguments without their tensors.
+        requires_grad: Which of the call's tensors take gradients; the first is the hidden states.
+        adapters: What was trained inside the layer.
+        ambient: What surrounded the call.
+        random: The states that it drew from.
+        output_spec: What the layer gave and its changes to mappings, without tensors.
+    """
 
     streamed: StreamedLayer
-    leaves: list[Any]
-    spec: pytree.TreeSpec
-    tensor_positions: list[int]
+    call: Call
     requires_grad: list[bool]
     adapters: Adapters
     ambient: Ambient
     random: RandomState | None
-    output_spec: pytree.TreeSpec | None = None
-    output_leaves: list[Any] = field(default_factory=list)
+    output_spec: Frame | None = None
 
-    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Call the layer on detached `tensors` in grad mode; the flat outputs, with their graph."""
-        leaves = list(self.leaves)
-        for position, tensor in zip(self.tensor_positions, tensors, strict=True):
-            leaves[position] = tensor
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+    def run(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Call the layer on detached `leaves` in grad mode; its results, with their graph."""
+        streamed, call = self.streamed, self.call
         with torch.enable_grad():
-            output = self.streamed.forward(*args, **kwargs)
-        flat, self.output_spec = pytree.tree_flatten(output)
-        return flat
+            tensors = [_as_result(leaf) if leaf.requires_grad else leaf for leaf in leaves]
+            values, mappings = call.filled(tensors)
+            args, kwargs = call.split(values)
+            output = streamed.forward(*args, **kwargs)
+        changes = [
+            frame.changes(mapping, tensors, self.requires_grad)
+            for frame, mapping in zip(call.mappings, mappings, strict=True)
+        ]
+        parts = Parts()
+        self.output_spec = parts.frame((output, changes))
+        refuse_writes(streamed, call, changes)
+        if not streamed.checked:
+            before = [frame.filled(tensors, mappings) for frame in call.arguments]
+            refuse_lost_results(streamed, call, before, values, self.output_spec)
+            refuse_foreign_leaves(streamed, parts.tensors, [*leaves, *self.adapters])
+            streamed.checked = True
+        return parts.tensors
 
     def detached(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors as leaves of a new graph, each requiring grad as it did in the model."""
@@ -88,23 +93,42 @@ class Visit:
         ]
 
 
+class _AsResult(torch.autograd.Function):
+    """A leaf as the result of another operation, which it is in the resident model.
+
+    Autocast casts a leaf once and keeps the cast; the gradients of all its uses would be added in
+    the lower precision.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor) -> Tensor:
+        return leaf.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def _as_result(leaf: Tensor) -> Tensor:
+    result: Tensor = _AsResult.apply(leaf)  # type: ignore[no-untyped-call]  # torch's
+    return result
+
+
 class _BlockFunction(torch.autograd.Function):
     """Inputs: the call's tensors, then the layer's adapters. Outputs: its tensor results."""
 
     @staticmethod
     def forward(ctx: Any, visit: Visit, *tensors: Tensor) -> tuple[Tensor, ...]:
-        inputs = tensors[: len(visit.tensor_positions)]
+        inputs = tensors[: len(visit.requires_grad)]
         visit.streamed.manager.bind(visit.streamed.block_index, direction=1)
         versions = [tensor._version for tensor in inputs]
-        flat = visit.run(visit.detached(inputs))
+        results = visit.run(visit.detached(inputs))
         if versions != [tensor._version for tensor in inputs]:
             raise RuntimeError("a streamed layer wrote into an input, as its recompute would again")
-        results = [leaf for leaf in flat if isinstance(leaf, Tensor)]
         outputs = tuple(result.detach() for result in results)
         ctx.mark_non_differentiable(
             *(out for out, res in zip(outputs, results, strict=True) if not res.requires_grad)
         )
-        visit.output_leaves = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in flat]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)  # the adapters too: autograd notices writes into them
         ctx.visit = visit
@@ -114,8 +138,8 @@ class _BlockFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         visit: Visit = ctx.visit
-        streamed = visit.streamed
-        inputs = visit.detached(ctx.saved_tensors[: len(visit.tensor_positions)])
+        streamed, num_inputs = visit.streamed, len(visit.requires_grad)
+        inputs = visit.detached(ctx.saved_tensors[:num_inputs])
         if _trainable(streamed.layer).keys() != visit.adapters.keys():
             raise RuntimeError("adapters were switched on or off between forward and backward")
         streamed.manager.bind(streamed.block_index, direction=-1)
@@ -124,17 +148,28 @@ class _BlockFunction(torch.autograd.Function):
             random_state_restored(visit.random, streamed.device),
             _stand_ins(visit.adapters) as adapters,
         ):
-            flat = visit.run(inputs)
-        results = [leaf for leaf in flat if isinstance(leaf, Tensor)]
+            results = visit.run(inputs)
         # Outside the forward's surroundings: a resident backward would not be in them either.
-        return (None, *_gradients(results, grads, [*inputs, *adapters]))
+        found = _gradients(results, grads, [*inputs, *adapters])
+        return (
+            None,
+            *found[:num_inputs][:1],
+            *side_gradients(visit, found[1:num_inputs]),
+            *found[num_inputs:],
+        )
+
+
+def side_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The gradients of a call's tensors beside its hidden states, as they leave the layer.
+
+    Which they are: ``visit.call.places(visit.streamed.forward)[1:]``.
+    """
+    del visit
+    return gradients
 
 
 def call_streamed(
-    streamed: StreamedLayer,
-    drop: Callable[[object], bool],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    streamed: StreamedLayer, drop: Drop, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a streamed layer as the model calls it.
 
@@ -144,31 +179,31 @@ def call_streamed(
             such values become None while gradients are on.
         args: The model's positional arguments.
         kwargs: The model's keyword arguments.
+
+    Raises:
+        PorosModelError: The layer takes or gives what its family's entry doesn't declare.
     """
     if not torch.is_grad_enabled():
         streamed.manager.bind(streamed.block_index, direction=1, wrap=True)
         return streamed.forward(*args, **kwargs)
-    leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=drop)
-    leaves = [None if drop(leaf) else leaf for leaf in leaves]
-    positions = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    tensors: list[Tensor] = [leaves[k] for k in positions]
-    for k in positions:
-        leaves[k] = None  # saved by autograd, which frees them in time and notices in-place writes
+    # Only autograd keeps the tensors: it frees them in time and notices writes into them.
+    call, parts = Call.of(args, kwargs, drop)
+    refuse_inputs(streamed, call, parts.tensors)
     adapters = _trainable(streamed.layer)
     visit = Visit(
         streamed=streamed,
-        leaves=leaves,
-        spec=spec,
-        tensor_positions=positions,
-        requires_grad=[tensor.requires_grad for tensor in tensors],
+        call=call,
+        requires_grad=[tensor.requires_grad for tensor in parts.tensors],
         adapters=adapters,
         ambient=Ambient.capture(streamed.layer, streamed.device),
         random=RandomState.capture(streamed.device) if streamed.preserve_rng else None,
     )
-    outputs = iter(_BlockFunction.apply(visit, *tensors, *adapters))  # type: ignore[no-untyped-call]  # torch's
+    outputs = _BlockFunction.apply(visit, *parts.tensors, *adapters)  # type: ignore[no-untyped-call]  # torch's
     assert visit.output_spec is not None
-    flat = [next(outputs) if leaf is _TENSOR else leaf for leaf in visit.output_leaves]
-    return pytree.tree_unflatten(flat, visit.output_spec)
+    output, changes = visit.output_spec.filled(outputs)
+    for mapping, change in zip(parts.mappings, changes, strict=True):
+        change.apply_to(mapping)
+    return output
 
 
 def _trainable(layer: nn.Module) -> Adapters:

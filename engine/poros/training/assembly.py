@@ -21,7 +21,7 @@ from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.phases import phase_events
 from poros.run_folder import RunFolder
-from poros.streaming.attach import attach
+from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import (
     TrainerState,
@@ -252,6 +252,11 @@ class Assembly:
             layers_per_block=config.layers_per_block,
             drop=is_kv_cache,
             preserve_rng=config.preserve_rng_state,
+            rules=SideRules(
+                per_layer_input=self.base.architecture.per_layer_input,
+                shared_states=self.base.architecture.shared_states,
+            ),
+            model=self.model,
         )
         return manager
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from poros.measure.fingerprint import same_bits
-from tests.engine.streaming.toy import ToyCache, ToyModel, gradients, stream
+from tests.engine.streaming.toy import ToyCache, ToyLayer, ToyModel, gradients, stream
 
 NUM_ITEMS = 2 * (1 + 1 + 6 * 2)  # two steps of: loss, first, and each layer's adapter pair
 
@@ -67,6 +67,36 @@ def test_the_recompute_is_under_the_forwards_autocast() -> None:
         return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     resident, streamed = ToyModel(), ToyModel()
+    stream(streamed)
+    left, right = run(resident), run(streamed)
+    assert len(left) == len(right) == NUM_ITEMS // 2
+    assert all(map(same_bits, left, right))
+
+
+class WithoutNorm(ToyLayer):
+    """Its input goes into several matrix products as it is, each of which autocast casts."""
+
+    def forward(
+        self, hidden: Tensor, *, side: Tensor, memory: object = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        inner = (hidden @ self.weight) * (hidden @ self.weight.T) + hidden @ self.weight.abs()
+        hidden, extra = super().forward(hidden, side=side, memory=memory)
+        return hidden + inner, extra
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+def test_an_input_that_autocast_casts_for_several_uses_has_the_resident_gradients() -> None:
+    def run(model: ToyModel) -> list[Tensor]:
+        torch.manual_seed(3)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(torch.linspace(-1, 1, 32).view(4, 8))
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    resident, streamed = ToyModel(), ToyModel()
+    for model in (resident, streamed):
+        torch.manual_seed(1)
+        model.layers = nn.ModuleList(WithoutNorm(i) for i in range(6))
     stream(streamed)
     left, right = run(resident), run(streamed)
     assert len(left) == len(right) == NUM_ITEMS // 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from poros.streaming.attach import Attachment, attach
+from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
 
 CPU = torch.device("cpu")
 WIDTH = 8
+DECLARED = SideRules(per_layer_input=True)
 
 
 class ToyCache:
@@ -78,6 +79,7 @@ def stream(
     preserve_rng: bool = True,
     prefetch: bool = True,
     poison: bool = False,
+    rules: SideRules = DECLARED,
 ) -> tuple[BlockManager, Attachment]:
     layers = list(model.layers)
     groups = [layers[i : i + layers_per_block] for i in range(0, len(layers), layers_per_block)]
@@ -97,6 +99,8 @@ def stream(
         layers_per_block=layers_per_block,
         drop=lambda value: isinstance(value, ToyCache),
         preserve_rng=preserve_rng,
+        rules=rules,
+        model=model,
     )
     return manager, attachment
 

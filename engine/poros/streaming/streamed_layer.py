@@ -1,0 +1,73 @@
+"""A streamed layer: its own forward, its block, and what it is declared to take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from poros.errors import PorosModelError
+from poros.streaming.block_manager import BlockManager
+
+
+@dataclass(frozen=True)
+class SideRules:
+    """What a family's layers are declared to take and give beside hidden states.
+
+    Attributes:
+        per_layer_input: Each layer takes a differentiable tensor of its own.
+        shared_states: Layers write tensors into a mapping that later layers read.
+    """
+
+    per_layer_input: bool = False
+    shared_states: bool = False
+
+    @property
+    def all_declared(self) -> bool:
+        """Whether nothing that a layer takes can be undeclared."""
+        return self.per_layer_input and self.shared_states
+
+
+@dataclass
+class StreamedLayer:
+    """A layer, its own forward, and the block its weights travel in.
+
+    Attributes:
+        layer: The layer.
+        forward: Its own forward.
+        manager: The ring that its block travels in.
+        block_index: Its block.
+        device: Where it computes.
+        preserve_rng: Whether its recompute repeats its dropout.
+        index: Its position among the streamed layers.
+        rules: What it is declared to take and give.
+        model: The model around it, if known: it names tensors in errors.
+        checked: Whether a first visit found nothing undeclared.
+    """
+
+    layer: nn.Module
+    forward: Callable[..., Any]
+    manager: BlockManager
+    block_index: int
+    device: torch.device
+    preserve_rng: bool
+    index: int
+    rules: SideRules
+    model: nn.Module | None = None
+    checked: bool = False
+
+    def refusal(self, what: str, remediation: str) -> PorosModelError:
+        """The error that says what this layer does."""
+        return PorosModelError(
+            f"layer {self.index} ({type(self.layer).__name__}) {what}", remediation=remediation
+        )
+
+    def undeclared(self, what: str, field: str) -> PorosModelError:
+        """The error that says what this layer does, and which field of its entry would allow it."""
+        return self.refusal(
+            f"{what}, which the table's entry of its family doesn't declare",
+            f"if the model is meant so, set {field}=True in the entry (docs/adding-a-model.md)",
+        )
