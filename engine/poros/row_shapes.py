@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from poros.errors import PorosDataError
+from poros.row_tools import turn_extras
+from poros.row_values import keys_of, text_of, wrong_type
 from poros.rows import Row, type_name
 
-Message = dict[str, str]
-"""``role`` (system, user or assistant) and ``content``."""
+Message = dict[str, Any]
+"""``role`` (system, user, assistant or tool) and ``content``, both text.
+
+Beside them, of the assistant, ``reasoning_content`` (text) and ``tool_calls``; of a tool, ``name``
+and ``tool_call_id``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class RowShape:
         name: The word that reports use.
         required: Keys that every row has.
         optional: Keys that belong to the shape and may be absent.
-        roles: Names of the three roles, where rows carry them.
+        roles: Names of the roles, where rows carry them, and ours for each.
     """
 
     name: str
@@ -39,7 +45,7 @@ class RowShape:
         return self.name != "text"
 
 
-_ROLES = (("system", "system"), ("user", "user"), ("assistant", "assistant"))
+_ROLES = tuple((role, role) for role in ("system", "user", "assistant", "tool"))
 _SHAREGPT_ROLES = (("system", "system"), ("human", "user"), ("gpt", "assistant"))
 
 SHAPES = (
@@ -52,7 +58,7 @@ SHAPES = (
 """In this order, since data sets of turns often carry ``text`` or ``prompt`` beside them."""
 
 # Each would change what is trained; leaving one out without a word would not be the user's data.
-_UNSUPPORTED = ("tool_calls", "function_call", "weight", "train")
+_UNSUPPORTED = ("function_call", "weight", "train")
 
 
 def detect_shape(rows: Sequence[Row]) -> RowShape:
@@ -67,7 +73,7 @@ def detect_shape(rows: Sequence[Row]) -> RowShape:
             return shape
     known = "; ".join(f"{shape.name} ({', '.join(shape.required)})" for shape in SHAPES)
     raise PorosDataError(
-        f"the keys of the rows fit no known shape: {_keys(rows[0])}",
+        f"the keys of the rows fit no known shape: {keys_of(rows[0].fields)}",
         where=rows[0].where,
         remediation=f"rename them to one of: {known}",
     )
@@ -84,8 +90,8 @@ def to_messages(row: Row, shape: RowShape) -> list[Message]:
         return _turns(row, "messages", "role", "content", shape)
     if shape.name == "sharegpt":
         return _turns(row, "conversations", "from", "value", shape)
-    asked, answered = (_text(row, key, row.fields[key]) for key in shape.required)
-    extra = [_text(row, key, row.fields[key]) for key in shape.optional if key in row.fields]
+    asked, answered = (text_of(row, key, row.fields[key]) for key in shape.required)
+    extra = [text_of(row, key, row.fields[key]) for key in shape.optional if key in row.fields]
     question = "\n\n".join([asked, *(text for text in extra if text)])
     return [
         {"role": "user", "content": question},
@@ -100,7 +106,7 @@ def to_text(row: Row, shape: RowShape) -> str:
         PorosDataError: The row has another shape, or its text is something else.
     """
     _check_shape(row, shape)
-    return _text(row, "text", row.fields["text"])
+    return text_of(row, "text", row.fields["text"])
 
 
 def _shape_of(row: Row) -> RowShape | None:
@@ -114,7 +120,7 @@ def _check_shape(row: Row, shape: RowShape) -> None:
         return
     if found is None:
         missing = next(key for key in shape.required if key not in row.fields)
-        problem = f'key "{missing}" is missing, expected text (keys found: {_keys(row)})'
+        problem = f'key "{missing}" is missing, expected text (keys found: {keys_of(row.fields)})'
         if shape.roles:
             problem = problem.replace("expected text", "expected a list")
     else:
@@ -122,14 +128,10 @@ def _check_shape(row: Row, shape: RowShape) -> None:
     raise PorosDataError(problem, where=row.where, remediation="keep one shape in one file")
 
 
-def _keys(row: Row) -> str:
-    return ", ".join(list(row.fields)[:12]) or "none"
-
-
 def _turns(row: Row, key: str, role_key: str, text_key: str, shape: RowShape) -> list[Message]:
     items = row.fields[key]
     if not isinstance(items, list):
-        raise _wrong_type(row, key, items, "a list of messages")
+        raise wrong_type(row, key, items, "a list of messages")
     return [
         _turn(row, f"{key}[{i}]", item, role_key, text_key, shape) for i, item in enumerate(items)
     ]
@@ -137,17 +139,13 @@ def _turns(row: Row, key: str, role_key: str, text_key: str, shape: RowShape) ->
 
 def _turn(row: Row, path: str, item: Any, role_key: str, text_key: str, shape: RowShape) -> Message:
     if not isinstance(item, dict):
-        raise _wrong_type(row, path, item, "an object")
-    for key in (role_key, text_key):
-        if key not in item:
-            found = ", ".join(list(item)[:12]) or "none"
-            problem = f'key "{path}.{key}" is missing, expected text (keys found: {found})'
-            raise PorosDataError(problem, where=row.where, remediation=f"add {key}")
+        raise wrong_type(row, path, item, "an object")
+    _check_key(row, path, item, role_key)
     for key in _UNSUPPORTED:
         if item.get(key) is not None:
             problem = f'key "{path}.{key}" is not supported yet'
             raise PorosDataError(problem, where=row.where, remediation="remove it from the data")
-    role = _text(row, f"{path}.{role_key}", item[role_key])
+    role = text_of(row, f"{path}.{role_key}", item[role_key])
     roles = dict(shape.roles)
     if role not in roles:
         problem = f'key "{path}.{role_key}": unknown role {role[:40]!r}'
@@ -155,13 +153,25 @@ def _turn(row: Row, path: str, item: Any, role_key: str, text_key: str, shape: R
         raise PorosDataError(
             f"{problem}, {expected}", where=row.where, remediation="rename the role"
         )
-    return {"role": roles[role], "content": _content(row, f"{path}.{text_key}", item[text_key])}
+    extras = turn_extras(row, path, item, roles[role])
+    # Who calls a tool need not say anything beside.
+    if "tool_calls" in extras and item.get(text_key) is None:
+        return {"role": roles[role], "content": "", **extras}
+    _check_key(row, path, item, text_key)
+    content = _content(row, f"{path}.{text_key}", item[text_key])
+    return {"role": roles[role], "content": content, **extras}
+
+
+def _check_key(row: Row, path: str, item: dict[str, Any], key: str) -> None:
+    if key not in item:
+        problem = f'key "{path}.{key}" is missing, expected text (keys found: {keys_of(item)})'
+        raise PorosDataError(problem, where=row.where, remediation=f"add {key}")
 
 
 def _content(row: Row, path: str, value: Any) -> str:
     """Text, or a list of text parts, which are one text after another."""
     if not isinstance(value, list):
-        return _text(row, path, value)
+        return text_of(row, path, value)
     parts = []
     for i, part in enumerate(value):
         if not isinstance(part, dict) or part.get("type") != "text":
@@ -169,22 +179,5 @@ def _content(row: Row, path: str, value: Any) -> str:
             found = f"a part of type {kind!r}" if kind is not None else type_name(part)
             problem = f'key "{path}[{i}]": found {found}, expected a part of type "text"'
             raise PorosDataError(problem, where=row.where, remediation="keep text parts only")
-        parts.append(_text(row, f"{path}[{i}].text", part.get("text")))
+        parts.append(text_of(row, f"{path}[{i}].text", part.get("text")))
     return "".join(parts)
-
-
-def _text(row: Row, path: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _wrong_type(row, path, value, "text")
-    if "\0" in value:
-        problem = f'key "{path}": a NUL character in the text'
-        raise PorosDataError(problem, where=row.where, remediation="remove it")
-    return value
-
-
-def _wrong_type(row: Row, path: str, value: object, expected: str) -> PorosDataError:
-    return PorosDataError(
-        f'key "{path}": found {type_name(value)}, expected {expected}',
-        where=row.where,
-        remediation="mend the row; values are never converted",
-    )

@@ -1,7 +1,10 @@
+import json
+
 import pytest
 
 from poros.errors import PorosDataError
 from poros.row_shapes import detect_shape, to_messages, to_text
+from poros.row_tools import read_tools
 from poros.rows import Row
 
 
@@ -105,3 +108,100 @@ def test_drift_is_refused_with_line_key_and_types(first, second, problem):
 
 def test_the_first_row_with_a_known_shape_decides():
     assert detect_shape(rows({"x": 1}, {"text": "a"})).name == "text"
+
+
+CALL = {"type": "function", "id": "1", "function": {"name": "f", "arguments": {"a": 1}}}
+
+
+def turn(**fields):
+    return {"role": "assistant", "content": "A"} | fields
+
+
+def read_turn(**fields):
+    (row,) = rows({"messages": [turn(**fields)]})
+    return to_messages(row, detect_shape([row]))[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [CALL],
+        json.dumps([CALL]),
+        [CALL | {"function": {"name": "f", "arguments": '{"a": 1}'}}],
+        [{"id": "1", "function": CALL["function"]}],
+    ],
+    ids=["object", "text", "arguments as text", "without type"],
+)
+def test_calls_of_tools_come_in_one_form(given):
+    assert read_turn(tool_calls=given)["tool_calls"] == [CALL]
+
+
+def test_a_call_may_be_bare_and_have_no_arguments():
+    bare = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    for arguments in ({}, {"arguments": None}, {"arguments": ""}, {"arguments": " {} "}):
+        assert read_turn(tool_calls=[{"name": "f"} | arguments])["tool_calls"] == [bare]
+
+
+@pytest.mark.parametrize("content", [{"content": None}, {}])
+def test_who_calls_a_tool_need_say_nothing(content):
+    (row,) = rows({"messages": [{"role": "assistant", "tool_calls": [CALL]} | content]})
+    assert to_messages(row, detect_shape([row]))[0]["content"] == ""
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+def test_thinking_has_one_name_and_none_where_it_is_blank(key):
+    assert read_turn(**{key: "T"}) == turn(reasoning_content="T")
+    assert read_turn(**{key: " \n"}) == turn()
+
+
+def test_results_keep_their_name_and_call():
+    result = {"role": "tool", "content": "21", "name": "f", "tool_call_id": "1"}
+    (row,) = rows(
+        {"messages": [result | {"id": 7}, {"role": "tool", "content": "22", "name": None}]}
+    )
+    assert to_messages(row, detect_shape([row])) == [result, {"role": "tool", "content": "22"}]
+
+
+def test_tools_on_offer_come_in_one_form():
+    function = {"name": "f", "parameters": {"type": "object"}}
+    expected = [{"type": "function", "function": function}]
+    for given in (expected, [function], json.dumps(expected), json.dumps([function])):
+        assert read_tools(rows({"tools": given})[0]) == expected
+    assert read_tools(rows({})[0]) == read_tools(rows({"tools": None})[0]) == []
+
+
+BAD_CALLS = [
+    ("f", r'"messages\[0\].tool_calls": not JSON: .*\(character 1\)'),
+    ({"name": "f"}, r'tool_calls": found an object, expected a list, or the JSON text of one'),
+    (["f"], r'tool_calls\[0\]": found text, expected an object'),
+    ([{"function": "f"}], r'tool_calls\[0\].function": found text, expected an object'),
+    ([{"arguments": {}}], r'tool_calls\[0\]" has no name of a function \(keys found: arguments'),
+    ([{"name": 5}], r'tool_calls\[0\].name": found a number, expected text'),
+    ([{"name": "f", "arguments": [1]}], r'\[0\].arguments": found a list, expected an object'),
+    ([{"name": "f", "arguments": "[1]"}], r'\[0\].arguments": found a list, expected an object'),
+    ([{"function": {"name": "f", "arguments": "{"}}], r'\[0\].function.arguments": not JSON'),
+]
+
+
+@pytest.mark.parametrize(("calls", "problem"), BAD_CALLS, ids=range(len(BAD_CALLS)))
+def test_bad_calls_are_refused_with_line_and_key(calls, problem):
+    with pytest.raises(PorosDataError, match=problem) as caught:
+        read_turn(tool_calls=calls)
+    assert caught.value.where == "data.jsonl:10"
+
+
+BAD_TURNS = [
+    ({"role": "user", "thinking": "T"}, r'thinking" is not supported in a turn of role user'),
+    ({"role": "tool", "tool_calls": [CALL]}, r'tool_calls" is not supported in a turn of role'),
+    ({"role": "tool", "tool_call_id": 5}, r'tool_call_id": found a number, expected text'),
+    ({"reasoning": "T", "thinking": "T"}, "reasoning and thinking, which mean the same"),
+    ({"thinking": ["T"]}, r'"messages\[0\].thinking": found a list, expected text'),
+    ({"content": None, "thinking": "T"}, r'"messages\[0\].content": found null, expected text'),
+    ({"function_call": {"name": "f"}}, r'function_call" is not supported yet'),
+]
+
+
+@pytest.mark.parametrize(("fields", "problem"), BAD_TURNS, ids=range(len(BAD_TURNS)))
+def test_what_a_turn_cannot_carry_is_refused(fields, problem):
+    with pytest.raises(PorosDataError, match=problem):
+        read_turn(**fields)

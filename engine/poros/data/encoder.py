@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from poros.data.chat_template import Rendered
 from poros.data.samples import IGNORED
+from poros.data.template_habits import markers_of
 from poros.errors import PorosModelError
 from poros.rows import Row
 
@@ -43,10 +44,7 @@ class Encoder:
         self._add_special_tokens = add_special_tokens
         self._vocab_size = vocab_size
         self._special_ids = frozenset(tokenizer.all_special_ids)
-        # Some tokenizers add tokens for runs of newlines: those end no turn.
-        added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items()}
-        self._marker_ids = frozenset(i for i, content in added.items() if content.strip())
-        self._markers = tuple(added[i] for i in self._marker_ids)
+        self._marker_ids = frozenset(markers_of(tokenizer))
 
     def encode(
         self, texts: Sequence[Rendered], rows: Sequence[Row]
@@ -114,13 +112,9 @@ class Encoder:
         bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         if bos is not None and input_ids[:2] == array("i", [bos, bos]):
             input_ids, labels = input_ids[1:], labels[1:]
-        if eos is not None and text.ends_with_answer and not self._ends_itself(text, input_ids):
+        ends = text.is_closed or input_ids[-1] == eos
+        if eos is not None and text.ends_with_answer and not ends:
             input_ids.append(eos)
             labels.append(eos)
         labels[0] = IGNORED
         return input_ids, labels
-
-    def _ends_itself(self, text: Rendered, input_ids: array[int]) -> bool:
-        if self._add_special_tokens:
-            return bool(input_ids[-1] == self._tokenizer.eos_token_id)
-        return text.text.rstrip().endswith(self._markers)

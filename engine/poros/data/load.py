@@ -142,4 +142,8 @@ def _warnings(report: DataReport) -> list[Warned]:
         words = f"{report.num_split_rows} conversations became one sample an answer"
         why = "the chat template writes earlier answers in another way"
         warnings.append(Warned(code="W-data-split", message=f"{words}: {why}"))
+    if report.prompt_surplus:
+        words = f"the chat template asks for answers with {report.prompt_surplus!r} at the end"
+        why = "and writes given answers without it: they are learned without it"
+        warnings.append(Warned(code="W-data-prompt", message=f"{words} {why}"))
     return warnings

@@ -59,6 +59,7 @@ class DataReport:
         dropped: Lines of the rows without a sample, by reason.
         bad_lines: One text for each line that was left out as unreadable.
         template_sha256: Hash of the chat template; empty where none was used.
+        prompt_surplus: What prompts end with and trained answers lack; see `ChatTemplate`.
         pad_token_id: The id that fills short rows (masked, never trained).
         pad_policy: Where that id is from.
     """
@@ -75,6 +76,7 @@ class DataReport:
     dropped: dict[str, list[int]] = field(default_factory=dict)
     bad_lines: list[str] = field(default_factory=list)
     template_sha256: str = ""
+    prompt_surplus: str = ""
     pad_token_id: int = 0
     pad_policy: str = ""
 

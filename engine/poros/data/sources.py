@@ -107,11 +107,18 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _rows(records: Iterable[Mapping[str, Any]], source: str) -> list[Row]:
-    # A column has a cell in every row: a null there is the only way to say that a key is absent.
     return [
-        Row(number, {key: cell for key, cell in record.items() if cell is not None}, source)
+        Row(number, _without_nulls(record), source)
         for number, record in enumerate(records, start=1)
     ]
+
+
+def _without_nulls(cell: Any) -> Any:
+    # A column has a cell in every row, and so has a key of an object in a column: a null there is
+    # the only way to say that a key is absent.
+    if isinstance(cell, Mapping):
+        return {key: _without_nulls(value) for key, value in cell.items() if value is not None}
+    return [_without_nulls(item) for item in cell] if isinstance(cell, list) else cell
 
 
 def _hub_faults() -> tuple[type[Exception], ...]:

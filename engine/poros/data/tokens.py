@@ -13,6 +13,7 @@ from poros.data.encoder import Encoder
 from poros.data.samples import DataReport, Prepared, Sample, digest_of
 from poros.errors import PorosDataError
 from poros.row_shapes import RowShape, detect_shape, to_messages, to_text
+from poros.row_tools import read_tools
 from poros.rows import BadLines, Row
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class _Renderer:
         self.report.template_sha256 = template.sha256
         if self.train_on == "completions":
             template.check_answers()
+            self.report.prompt_surplus = template.prompt_surplus
         return template
 
     def _plain(self, row: Row) -> list[Rendered]:
@@ -130,16 +132,15 @@ class _Renderer:
     def _turns(self, row: Row, template: ChatTemplate) -> list[Rendered]:
         messages = to_messages(row, self.shape)
         learned = [m for m in messages if m["role"] == "assistant" or self.train_on == "everything"]
-        if not any(message["content"].strip() for message in learned):
+        if not any(m["content"].strip() or "tool_calls" in m for m in learned):
             self.report.drop("no_labels" if messages and not learned else "empty", row.line)
             return []
         everything = self.train_on == "everything"
         render = template.render_everything if everything else template.render_answers
         try:
-            rendered = render(messages)
+            rendered = render(messages, read_tools(row))
         except UnrenderableError as error:
-            remedy = "mend the row, or set train_on: everything" if not everything else "mend it"
-            raise PorosDataError(str(error), where=row.where, remediation=remedy) from error
+            raise PorosDataError(str(error), where=row.where, remediation=error.remedy) from error
         self.report.num_split_rows += len(rendered) > 1
         return rendered
 

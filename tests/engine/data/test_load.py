@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from poros.data.load import load_data
 from poros.errors import PorosDataError
 from poros.events import DataPrepared, PhaseFinished, PhaseProgressed, PhaseStarted, Warned
+from tests.engine.data.families import FAMILIES
 from tests.engine.data.tiny_tokenizers import THINKING, learned, tiny_tokenizer
 
 ROWS = [{"instruction": f"Q{i}", "input": "", "output": f"A{i}"} for i in range(4)]
@@ -77,6 +78,14 @@ def test_conversations_taken_apart_are_warned_of(tmp_path):
     prepared, events = load(path, tiny_tokenizer(THINKING), max_seq_length=200)
     assert len(prepared.samples) == 2
     assert [event.code for event in events if isinstance(event, Warned)] == ["W-data-split"]
+
+
+def test_answers_learned_without_the_end_of_their_prompts_are_warned_of(tmp_path):
+    path = write(tmp_path, "data.jsonl", ROWS)
+    _, events = load(path, FAMILIES["deepseek_r1"].tokenizer(), max_seq_length=200)
+    (warned,) = (event for event in events if isinstance(event, Warned))
+    assert warned.code == "W-data-prompt"
+    assert r"asks for answers with '<think>\n' at the end" in warned.message
 
 
 def test_bad_data_ends_the_phase_with_an_error(tmp_path):

@@ -30,6 +30,17 @@ def test_parquet_rows_come_as_they_are_and_a_null_is_an_absent_key(tmp_path):
     assert found[1].where == f"{tmp_path / 'data.parquet'}:2"
 
 
+def test_a_null_inside_a_turn_is_an_absent_key_too(tmp_path):
+    call = {"function": {"name": "f", "arguments": {"a": None, "b": [1, None]}}}
+    turns = [{"role": "user", "content": "Q", "tool_calls": None},
+             {"role": "assistant", "content": None, "tool_calls": [call]}]  # fmt: skip
+    (row,) = read(write_parquet(tmp_path / "data.parquet", [{"messages": turns}]))
+    asked, called = row.fields["messages"]
+    assert asked == {"role": "user", "content": "Q"}
+    assert called["tool_calls"] == [{"function": {"name": "f", "arguments": {"b": [1, None]}}}]
+    assert "content" not in called
+
+
 def test_an_empty_parquet_gives_no_rows(tmp_path):
     path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), path)
