@@ -13,7 +13,7 @@ from poros.errors import PorosArchNotValidatedError, PorosModelError
 CONFIG_FILE = "config.json"
 
 _ATTENTIONS = (None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 # Keys that make transformers fetch kernels, swap modules or read other files than the index names.
 _REFUSED_KEYS = ("kernel_config", "use_kernels", "fusion_config", "transformers_weights")
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
@@ -74,7 +74,7 @@ def check_config(
             where=where,
             remediation=_MEND,
         )
-    for key in _SIZES:
+    for key in SIZES:
         value = config.get(key)
         if type(value) is not int or value < 1:
             raise PorosModelError(

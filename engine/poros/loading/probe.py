@@ -22,7 +22,7 @@ from poros import experts
 from poros.arch_registry import architectures, find_architecture, how_to_assert
 from poros.arch_table import ArchSpec
 from poros.errors import PorosArchNotValidatedError, PorosModelError
-from poros.model_config import check_config
+from poros.model_config import SIZES, check_config
 
 _FOREIGN = ("attn_implementation", "_attn_implementation", "auto_map", "quantization_config")
 
@@ -174,6 +174,7 @@ def _build(config: dict[str, Any], where: str) -> nn.Module:
         ) from None
     except Exception as error:  # transformers' strict dataclasses raise kinds of their own
         raise _unbuildable(model_type, error, where) from error
+    _refuse_other_names(config, hf_config, where)
     spec = ArchSpec(model_type=model_type, hf_class=model_class.__name__)
     check_config(config, spec, where=where, trust_remote_code=True)  # which is not run
     try:
@@ -182,6 +183,15 @@ def _build(config: dict[str, Any], where: str) -> nn.Module:
     except Exception as error:
         raise _unbuildable(model_class.__name__, error, where) from error
     return model
+
+
+def _refuse_other_names(config: dict[str, Any], hf_config: Any, where: str) -> None:
+    """Sizes under names of old, such as ``n_embd``, are not read elsewhere in Poros."""
+    for key, old in hf_config.attribute_map.items():
+        if key in SIZES and key not in config:
+            raise _refused(
+                f"config.json has no {key}; {type(hf_config).__name__} calls it {old}", where
+            )
 
 
 def _find_layers(model: nn.Module, config: Mapping[str, Any], where: str) -> str:

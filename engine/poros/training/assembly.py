@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from poros.arch_registry import label
 from poros.config import PorosConfig
 from poros.control import Control
 from poros.data.batches import StepBatches, batches_in_order
@@ -32,7 +31,7 @@ from poros.training.checkpoint import (
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.determinism import rng_state, seed_all, set_rng_state
 from poros.training.evaluate import evaluate
-from poros.training.inputs import Inputs, check_status
+from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.optimizer import learning_rate_at, make_optimizer
@@ -218,9 +217,8 @@ class Assembly:
             emit=self.around.emit,
             trust_remote_code=config.trust_remote_code,
             load_strategy=config.nf4_load_strategy,
+            architecture=self.inputs.architecture,
         )
-        status = label(base.architecture.model_type)
-        check_status(status, config.blockwise_arch_check, self.around.emit)
         place_ends(base, self.device)
         return base
 

@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from poros.arch_registry import find_architecture
+from poros.arch_registry import CERTIFIED, USER_ASSERTED, label_of
+from poros.arch_table import ArchSpec
 from poros.config import PorosConfig, require_dataset
 from poros.data.load import load_data
 from poros.data.samples import Prepared
-from poros.errors import PorosArchNotValidatedError, PorosConfigError, PorosModelError
+from poros.errors import PorosConfigError, PorosModelError
 from poros.events import Event, Warned
-from poros.loading.byte_source import SafetensorsSource
+from poros.loading.byte_source import ByteSource
 from poros.loading.hub import resolve_model
+from poros.loading.probe import architecture_of
+from poros.loading.text_part import open_source
 from poros.model_config import check_config
 
 Emit = Callable[[Event], None]
@@ -28,7 +31,8 @@ class Inputs:
     """Everything that is read, before a weight is."""
 
     device: torch.device
-    source: SafetensorsSource
+    architecture: ArchSpec
+    source: ByteSource
     tokenizer: PreTrainedTokenizerBase
     train: Prepared
     held_out: Prepared | None
@@ -43,16 +47,20 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
     require_dataset(config)
     assert config.dataset is not None
     folder = resolve_model(config.model_name_or_path, emit)
-    source = SafetensorsSource(folder, name=config.model_name_or_path)
+    source = open_source(folder, name=config.model_name_or_path)
     # Before the tokenizer is made: transformers looks into config.json for that, too.
+    spec = architecture_of(source.config, where=source.name, arch_check=config.blockwise_arch_check)
     check_config(
         source.config,
-        find_architecture(source.config.get("model_type")),
+        spec,
         where=source.name,
         trust_remote_code=config.trust_remote_code,
     )
+    warn_unproved(spec, config.blockwise_arch_check, emit)
     refuse_too_long(config, source.config)
     refuse_short_window(config, source.config)
+    refuse_attention(config, spec, where=config.model_name_or_path)
+    refuse_recurrent_packing(config, spec, where=config.model_name_or_path)
     tokenizer = read_tokenizer(folder)
 
     def prepare(spec: str, split: str) -> Prepared:
@@ -70,7 +78,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
 
     train = prepare(config.dataset, "train")
     held_out = prepare(config.eval_dataset, "validation") if config.eval_dataset else None
-    return Inputs(device, source, tokenizer, train, held_out)
+    return Inputs(device, spec, source, tokenizer, train, held_out)
 
 
 def choose_device(setting: str) -> torch.device:
@@ -150,16 +158,51 @@ def refuse_short_window(config: PorosConfig, model_config: dict[str, Any]) -> No
         )
 
 
-def check_status(status: str, setting: str, emit: Emit) -> None:
-    """Apply ``blockwise_arch_check`` to a family's status.
+def refuse_attention(config: PorosConfig, spec: ArchSpec, *, where: str) -> None:
+    """Refuse a kind of attention that transformers has not for this family.
 
     Raises:
-        PorosArchNotValidatedError: The family is nobody's but the user's.
+        PorosConfigError: Says which there are.
     """
-    if status in ("target", "user_asserted") and setting == "error":
-        raise PorosArchNotValidatedError(
-            f"the family's status is {status}: no parity artifact stands behind it",
-            remediation="set blockwise_arch_check: warn",
+    if config.attn_implementation not in spec.attentions:
+        raise PorosConfigError(
+            f"{spec.model_type} has no {config.attn_implementation} attention in transformers",
+            where=where,
+            remediation=f"set attn_implementation: {' or '.join(spec.attentions)}",
         )
-    if status != "certified" and setting == "warn":
-        emit(Warned(code="W-architecture", message=f"the family's status is {status}"))
+
+
+def refuse_recurrent_packing(config: PorosConfig, spec: ArchSpec, *, where: str) -> None:
+    """Refuse packing where a layer's state would run from one document into the next.
+
+    Raises:
+        PorosConfigError: The family has such layers.
+    """
+    if config.packing and spec.recurrent:
+        raise PorosConfigError(
+            f"{spec.model_type} can't be packed: its linear attention carries a state along the"
+            " row, from one document into the next",
+            where=where,
+            remediation="set packing: false",
+        )
+
+
+def warn_unproved(spec: ArchSpec, setting: str, emit: Emit) -> None:
+    """Say that no artifact stands behind a family.
+
+    Args:
+        spec: The family's record.
+        setting: ``blockwise_arch_check``: ``off`` says nothing, ``error`` only of families that
+            the user vouches for, ``warn`` of all.
+        emit: Takes the warning.
+    """
+    label = label_of(spec)
+    if label == USER_ASSERTED and setting != "off":
+        message = (
+            f"{spec.model_type} is user_asserted: you vouch for it, it is not in Poros's table, "
+            "and nothing is claimed to be exact"
+        )
+        emit(Warned(code="W-architecture", message=message))
+    elif label != CERTIFIED and setting == "warn":
+        message = f"{spec.model_type} is {label}: no committed artifact stands behind it"
+        emit(Warned(code="W-architecture", message=message))

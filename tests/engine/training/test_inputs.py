@@ -1,34 +1,40 @@
 """What is refused before a weight is read."""
 
+import dataclasses
+
 import pytest
 
+from poros import arch_registry
+from poros.arch_registry import find_architecture
+from poros.certified import certified_cells
 from poros.config import PorosConfig
-from poros.errors import PorosArchNotValidatedError, PorosConfigError
-from poros.events import Warned
-from poros.training.inputs import check_status, refuse_short_window
+from poros.errors import PorosConfigError
+from poros.training.inputs import refuse_short_window, warn_unproved
+
+
+def own(spec):
+    """The record as a user would have to write it, who can't have the table's own."""
+    return dataclasses.replace(spec)
 
 
 @pytest.mark.parametrize(
-    ("status", "setting", "warned"),
+    ("model_type", "spec_of", "warnings"),
     [
-        ("certified", "error", False),
-        ("certified", "warn", False),
-        ("experimental", "error", False),
-        ("experimental", "warn", True),
-        ("user_asserted", "warn", True),
-        ("user_asserted", "off", False),
+        ("qwen2", find_architecture, {"error": 0, "warn": 0, "off": 0}),
+        ("granite", find_architecture, {"error": 0, "warn": 1, "off": 0}),
+        ("qwen2", lambda name: own(find_architecture(name)), {"error": 1, "warn": 1, "off": 0}),
     ],
+    ids=["certified", "experimental", "user_asserted"],
 )
-def test_a_family_without_proof_is_warned_about_where_that_is_asked_for(status, setting, warned):
-    seen = []
-    check_status(status, setting, seen.append)
-    assert [type(event) for event in seen] == [Warned] * warned
-
-
-@pytest.mark.parametrize("status", ["target", "user_asserted"])
-def test_a_family_that_only_its_user_vouches_for_is_refused_by_default(status):
-    with pytest.raises(PorosArchNotValidatedError, match="blockwise_arch_check: warn"):
-        check_status(status, "error", lambda event: None)
+def test_a_family_is_warned_about_as_far_as_it_is_unproved(
+    model_type, spec_of, warnings, monkeypatch
+):
+    proofs = [cell for cell in certified_cells() if cell.model_type == "qwen2"]
+    monkeypatch.setattr(arch_registry, "certified_cells", lambda: tuple(proofs))
+    for setting, num_warnings in warnings.items():
+        seen = []
+        warn_unproved(spec_of(model_type), setting, seen.append)
+        assert [event.code for event in seen] == ["W-architecture"] * num_warnings
 
 
 @pytest.mark.parametrize("window", [16, 63])

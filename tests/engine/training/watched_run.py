@@ -202,7 +202,7 @@ class Bench:
         return str(path)
 
     def _other_model(self, model: Path) -> None:
-        """The same model under another name, one of other weights, and one that names code."""
+        """The model with another epsilon, one that names code, and one outside the table."""
         other = shutil.copytree(model, self.folder / "other")
         path = other / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rms_norm_eps": 1e-3}))
@@ -210,6 +210,10 @@ class Bench:
         path = with_code / "config.json"
         named = {"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}
         path.write_text(json.dumps(json.loads(path.read_text()) | named))
+        unknown = write_model(
+            self.folder / "unknown", model_type="olmo", vocab_size=264, max_position_embeddings=128
+        )
+        tiny_tokenizer().save_pretrained(unknown)
         self._write("other", [("who?", "nobody at all.")] * 5)
         self._write("held-out", [("where?", "there.")])
         self._write("broken", [("a?", "b.")] * 5, tail='{"prompt"\n')
