@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,11 +27,7 @@ CERTIFIED, EXPERIMENTAL, USER_ASSERTED = "certified", "experimental", "user_asse
 _OWN = {spec.model_type: spec for spec in TABLE}
 _WHOLES = {wrapper.model_type: wrapper for wrapper in WRAPPERS}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*", re.IGNORECASE)
-_FIELDS: dict[str, type] = {
-    field.name: str if field.name == "hf_class" else type(field.default)
-    for field in fields(ArchSpec)
-    if field.name != "model_type"
-}
+_FIELDS = {field.name: str(field.type) for field in fields(ArchSpec) if field.name != "model_type"}
 # Not given: the probe (loading/probe.py) finds them in the model.
 _UNKNOWN: dict[str, Any] = {"hf_class": "", "layers_path": "", "resident": (), "lora_targets": ()}
 
@@ -220,18 +217,35 @@ def _checked(name: str, value: Any, *, where: str) -> Any:
             where=where,
             remediation=f"did you mean {near[0]}?" if near else f"one of {', '.join(_FIELDS)}",
         )
-    kind = _FIELDS[name]
-    value = tuple(value) if isinstance(value, list) else value
-    items = value if isinstance(value, tuple) else ()
-    sound = type(value) is kind and all(isinstance(item, str) for item in items)
-    if not sound:
-        words = {tuple: "a list of texts", str: "a text", bool: "True or False"}
+    value = _as_tuple(value)
+    sound, words = _KINDS[_FIELDS[name]]
+    if not sound(value):
         raise PorosConfigError(
-            f"{name} is {value!r}, expected {words[kind]}",
+            f"{name} is {value!r}, expected {words}",
             where=where,
             remediation="see ArchSpec in docs/adding-a-model.md",
         )
     return value
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_are_texts(pair) and len(pair) == 2 for pair in value)
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "tuple[str, ...]": (_are_texts, "a list of texts"),
+    "tuple[tuple[str, str], ...]": (_are_pairs, "a list of pairs of texts"),
+}
 
 
 VALIDATED_BLOCKWISE_ARCH_TYPES = validated_arch_types()

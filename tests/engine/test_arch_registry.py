@@ -111,6 +111,8 @@ def test_a_wrong_variable_is_refused_by_its_name(monkeypatch, value, word):
         ({"resident": "model.norm"}, "expected a list of texts"),
         ({"resident": ["model.norm", 1]}, "expected a list of texts"),
         ({"recurrent": 1}, "expected True or False"),
+        ({"renames": ["a", "b"]}, "expected a list of pairs of texts"),
+        ({"renames": [("a", "b", "c")]}, "expected a list of pairs of texts"),
         ({"status": "certified"}, "no field 'status'"),
         ({"label": "certified"}, "no field 'label'"),
     ],
@@ -119,6 +121,16 @@ def test_a_field_that_is_no_field_is_refused(given, word):
     with pytest.raises(PorosConfigError, match=word):
         register_architecture("olmo", **given)
     assert user_asserted_arch_types() == frozenset()
+
+
+def test_every_field_can_be_given():
+    own = find_architecture("gpt_neox")
+    given = {
+        f.name: getattr(own, f.name) for f in dataclasses.fields(own) if f.name != "model_type"
+    }
+    spec = register_architecture("olmo", **given)
+    assert spec == dataclasses.replace(own, model_type="olmo")
+    assert spec.renames
 
 
 @pytest.mark.parametrize("model_type", ["", "a/b", None, 3])

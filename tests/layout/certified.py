@@ -112,10 +112,11 @@ def _proof(cell: Cell) -> str:
 
 def page_text(text: str, found: list[Cell]) -> str:
     """The page with its table between the two comments."""
-    begin, end = "<!-- families -->\n", "\n<!-- /families -->"
+    begin, end = "<!-- families -->\n", "<!-- /families -->"
     head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    return head + begin + table_text(found) + end + tail
+    _, found_end, tail = rest.partition(end)
+    assert found_end, f"{PAGE} has no {end}"
+    return f"{head}{begin}{table_text(found)}\n{end}{tail}"
 
 
 if __name__ == "__main__" and "--write" in sys.argv:
