@@ -166,11 +166,19 @@ class MappingFrame:
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call, without their tensors; `arguments` has positional ones first."""
+    """The arguments of a call, without their tensors.
+
+    Attributes:
+        arguments: Positional ones, then those with a keyword.
+        mappings: The shared mappings among them, each once.
+        keywords: The keywords.
+        num_direct: So many of the call's tensors, the first ones, are in no mapping.
+    """
 
     arguments: list[Frame]
     mappings: list[MappingFrame]
     keywords: tuple[str, ...]
+    num_direct: int
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], drop: Drop) -> tuple[Call, Parts]:
@@ -178,8 +186,9 @@ class Call:
         parts = Parts(drop)
         values = [*args, *kwargs.values()]
         arguments = [parts.frame(value, mappings_apart=True) for value in values]
+        num_direct = len(parts.tensors)
         mappings = [MappingFrame.of(mapping, parts) for mapping in list(parts.mappings)]
-        return cls(arguments, mappings, tuple(kwargs)), parts
+        return cls(arguments, mappings, tuple(kwargs), num_direct), parts
 
     def filled(self, tensors: Sequence[Tensor]) -> tuple[list[Any], list[MutableMapping[Any, Any]]]:
         """The arguments on other tensors, and the fresh mappings that are among them."""

@@ -34,15 +34,17 @@ def refuse_inputs(layer: StreamedLayer, call: Call, tensors: Sequence[Tensor]) -
             f"takes a mapping in its argument {_name(layer, call, odd)} that can't be made anew",
             "give it a dict or UserDict, with no mapping among its values",
         )
-    sides = [k for k, tensor in enumerate(tensors) if k and tensor.requires_grad]
-    places = call.places(layer.forward) if sides and not layer.rules.all_declared else []
-    for place in (places[k] for k in sides if places):
-        if place.in_mapping and not layer.rules.shared_states:
+    for k, tensor in enumerate(tensors[1:], start=1):
+        if not tensor.requires_grad:
+            continue
+        if k < call.num_direct and not layer.rules.per_layer_input:
+            name = call.places(layer.forward)[k].argument
+            what = f"takes a second tensor that needs gradients, its argument {name}"
+            raise layer.undeclared(what, "per_layer_input")
+        if k >= call.num_direct and not layer.rules.shared_states:
+            place = call.places(layer.forward)[k]
             what = f"reads {place.key!r}, which needs gradients, from {place.argument}"
             raise layer.undeclared(what, "shared_states")
-        if not place.in_mapping and not layer.rules.per_layer_input:
-            what = f"takes a second tensor that needs gradients, its argument {place.argument}"
-            raise layer.undeclared(what, "per_layer_input")
 
 
 def refuse_writes(layer: StreamedLayer, call: Call, changes: Sequence[Changes]) -> None:

@@ -25,11 +25,6 @@ class SideRules:
     per_layer_input: bool = False
     shared_states: bool = False
 
-    @property
-    def all_declared(self) -> bool:
-        """Whether nothing that a layer takes can be undeclared."""
-        return self.per_layer_input and self.shared_states
-
 
 @dataclass
 class StreamedLayer:
