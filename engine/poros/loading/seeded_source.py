@@ -2,6 +2,11 @@
 
 Headers are those a real checkpoint of the config would have. Values come from a generator on the
 training device, one seed a tensor: the same device gives the same bytes again, in any order.
+
+[Note: vectors start where the model's own initialiser puts them]
+A norm's weight is near 1 in one family and near 0 in another, which adds the 1 itself; the decay
+rates of a recurrent layer are logarithms. Only the model knows. Noise on top makes each vector
+unlike every other, so that one in another's place shows.
 """
 
 from __future__ import annotations
@@ -18,15 +23,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from poros.loading.byte_source import ByteSource
+from poros.loading.first_values import FirstValues
 from poros.loading.skeleton import build_skeleton, checkpoint_tensors
 from poros.weights_index import INDEX_FILE, TensorHeader
 
 _PIECE_ELEMENTS = 32 * 2**20  # 64 MB of bfloat16 on the device at a time
 _DEVIATION = 0.02
+_KERNEL_DEVIATION = 0.3
+"""Of a convolution along the sequence, whose few products 0.02 would make vanish."""
+_RECIPE = 2
+"""Other values under the same config and seed are another number."""
 
 
 class SeededSource:
-    """Random weights: N(0, 0.02) in bfloat16, ones for norms.
+    """Random weights in bfloat16: matrices N(0, 0.02), vectors as far from their first values.
 
     Args:
         config: A config.json as a dict.
@@ -40,6 +50,7 @@ class SeededSource:
         self.config = dict(config)
         self.seed = seed
         skeleton = build_skeleton(self.config, quantization="bf16", dtype=torch.bfloat16)
+        self._first_values = FirstValues(skeleton.model)
         self._headers = {
             tensor_name: TensorHeader("BF16", tuple(t.shape), t.numel() * 2)
             for tensor_name, t in checkpoint_tensors(skeleton.model).items()
@@ -66,20 +77,22 @@ class SeededSource:
     def digest(self) -> str:
         """Sha256 over config, seed and headers."""
         headers = {name: [h.dtype, *h.shape] for name, h in self._headers.items()}
-        content = json.dumps([self.config, self.seed, headers], sort_keys=True)
+        content = json.dumps([_RECIPE, self.config, self.seed, headers], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _make(
         self, name: str, device: torch.device, place: torch.device, dtype: torch.dtype | None
     ) -> Tensor:
-        shape = self._headers[name].shape
-        if len(shape) == 1 and "norm" in name:
-            return torch.ones(shape, dtype=dtype or torch.bfloat16, device=place)
-        generator = torch.Generator(device=device).manual_seed(_seed_of(self.seed, name))
+        shape, seed = self._headers[name].shape, _seed_of(self.seed, name)
+        deviation = _KERNEL_DEVIATION if len(shape) == 3 else _DEVIATION
+        generator = torch.Generator(device=device).manual_seed(seed)
         flat = torch.empty(math.prod(shape), dtype=dtype or torch.bfloat16, device=place)
         for piece in flat.split(_PIECE_ELEMENTS):
             made = torch.empty(piece.shape, dtype=torch.bfloat16, device=device)
-            piece.copy_(made.normal_(0.0, _DEVIATION, generator=generator))
+            piece.copy_(made.normal_(0.0, deviation, generator=generator))
+        if len(shape) <= 1:
+            first = self._first_values.of(name, seed).view(-1).to(place)
+            flat.copy_((flat.float() + first).bfloat16())
         return flat.view(shape)
 
 

@@ -10,14 +10,15 @@ import difflib
 from typing import Any
 
 from poros.errors import PorosConfigError
+from poros.measure.mixed_shapes import MIXED_SHAPES
 
-_DTYPE = {"dtype": "bfloat16"}
 
-
-def _qwen2(
-    hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, *, tied: bool = False
+def _alike(
+    hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, **more: Any
 ) -> dict[str, Any]:
-    return _DTYPE | {
+    """A model whose layers are all alike; qwen2's, unless `more` says otherwise."""
+    return {
+        "dtype": "bfloat16",
         "model_type": "qwen2",
         "architectures": ["Qwen2ForCausalLM"],
         "hidden_size": hidden,
@@ -29,58 +30,64 @@ def _qwen2(
         "max_position_embeddings": 32768,
         "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0,
-        "tie_word_embeddings": tied,
-        "use_sliding_window": False,
-    }
+        "tie_word_embeddings": False,
+    } | more
 
 
-def _as(model_type: str, hf_class: str, base: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    config = {key: value for key, value in base.items() if key != "use_sliding_window"}
-    return config | {"model_type": model_type, "architectures": [hf_class]} | changes
-
+_QWEN2 = {"use_sliding_window": False}
+_QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 128}
+_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+_LLAMA3 = _LLAMA | {
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+_MISTRAL = {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+}
+_PHI4 = {
+    "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
+    "max_position_embeddings": 16384,
+    "original_max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 250000.0,
+    "sliding_window": None,
+    "pad_token_id": 0,
+}
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2, 151936, tied=True),
-    "qwen2.5-7b": _qwen2(3584, 18944, 28, 28, 4, 152064),
-    "qwen2.5-14b": _qwen2(5120, 13824, 48, 40, 8, 152064),
-    "qwen2.5-32b": _qwen2(5120, 27648, 64, 40, 8, 152064),
-    "qwen2.5-72b": _qwen2(8192, 29568, 80, 64, 8, 152064),
-    "qwen3-8b": _as(
-        "qwen3", "Qwen3ForCausalLM", _qwen2(4096, 12288, 36, 32, 8, 151936), head_dim=128
-    ),
-    "qwen3-32b": _as(
-        "qwen3", "Qwen3ForCausalLM", _qwen2(5120, 25600, 64, 64, 8, 151936), head_dim=128
-    ),
-    "llama-3.1-8b": _as(
-        "llama", "LlamaForCausalLM", _qwen2(4096, 14336, 32, 32, 8, 128256), rope_theta=500000.0
-    ),
-    "llama-3.1-70b": _as(
-        "llama", "LlamaForCausalLM", _qwen2(8192, 28672, 80, 64, 8, 128256), rope_theta=500000.0
-    ),
-    "mistral-7b": _as(
-        "mistral", "MistralForCausalLM", _qwen2(4096, 14336, 32, 32, 8, 32768), sliding_window=None
-    ),
-    "phi-4": _as(
-        "phi3",
-        "Phi3ForCausalLM",
-        _qwen2(5120, 17920, 40, 40, 10, 100352),
-        sliding_window=None,
-        max_position_embeddings=16384,
-        original_max_position_embeddings=16384,
-        pad_token_id=0,
-    ),
-    "tiny-llama": _as(
-        "llama", "LlamaForCausalLM", _qwen2(128, 256, 4, 4, 2, 512), rope_theta=10000.0
-    ),
-}
+    "qwen2.5-0.5b": _alike(896, 4864, 24, 14, 2, 151936, **_QWEN2 | {"tie_word_embeddings": True}),
+    "qwen2.5-7b": _alike(3584, 18944, 28, 28, 4, 152064, **_QWEN2),
+    "qwen2.5-14b": _alike(5120, 13824, 48, 40, 8, 152064, **_QWEN2),
+    "qwen2.5-32b": _alike(5120, 27648, 64, 40, 8, 152064, **_QWEN2),
+    "qwen2.5-72b": _alike(8192, 29568, 80, 64, 8, 152064, **_QWEN2),
+    "qwen3-8b": _alike(4096, 12288, 36, 32, 8, 151936, **_QWEN3),
+    "qwen3-32b": _alike(5120, 25600, 64, 64, 8, 151936, **_QWEN3),
+    "llama-3.1-8b": _alike(4096, 14336, 32, 32, 8, 128256, **_LLAMA3),
+    "llama-3.1-70b": _alike(8192, 28672, 80, 64, 8, 128256, **_LLAMA3),
+    "mistral-7b": _alike(4096, 14336, 32, 32, 8, 32768, **_MISTRAL),
+    "phi-4": _alike(5120, 17920, 40, 40, 10, 100352, **_PHI4),
+    "tiny-llama": _alike(128, 256, 4, 4, 2, 512, **_LLAMA | {"rope_theta": 10000.0}),
+} | MIXED_SHAPES
 """Name to config.json; ``tiny-llama`` is for trying the gate itself."""
 
 
 def shape_config(name: str, *, num_layers: int | None = None) -> dict[str, Any]:
-    """The config of a shape, at full depth or cut down to `num_layers`.
+    """The config of a shape, at full depth or with another number of layers.
 
     Raises:
-        PorosConfigError: No shape of that name.
+        PorosConfigError: No shape of that name, or it has no layers like the ones asked for.
     """
     key = name.lower()
     if key not in SHAPES:
@@ -89,6 +96,27 @@ def shape_config(name: str, *, num_layers: int | None = None) -> dict[str, Any]:
             f"unknown shape {name!r}", where="--shape", remediation=f"one of {', '.join(near)}"
         )
     config = dict(SHAPES[key])
-    if num_layers is not None:
-        config["num_hidden_layers"] = num_layers
+    if num_layers is None:
+        return config
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        if num_layers > len(kinds):
+            raise PorosConfigError(
+                f"{name} has {len(kinds)} layers of several kinds, not {num_layers}",
+                where="--num-layers",
+                remediation=f"ask for {len(kinds)} layers or fewer",
+            )
+        # The last ones: some families insist on the kind of the last layer.
+        config["layer_types"] = kinds[-num_layers:]
+        if config.get("num_kv_shared_layers"):
+            config["num_kv_shared_layers"] = _num_shared(config, num_layers)
+    config["num_hidden_layers"] = num_layers
     return config
+
+
+def _num_shared(config: dict[str, Any], num_layers: int) -> int:
+    """As large a part as before, but every kind has a layer that keys and values come from."""
+    kinds: list[str] = config["layer_types"]
+    needed = 1 + max(kinds.index(kind) for kind in set(kinds))
+    part: int = num_layers * config["num_kv_shared_layers"] // config["num_hidden_layers"]
+    return min(part, num_layers - needed)

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from poros.arch_registry import find_architecture
+from poros.errors import PorosModelError
 from poros.loading.base_model import load_base_model
 from poros.loading.byte_source import SafetensorsSource
+from poros.loading.record_check import check_transformers
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure.fingerprint import same_bits
 from tests.engine.loading.tiny_models import CPU, KINDS, VARIANTS, tiny_config, write_model
+from tests.engine.measure.small_shapes import small_shape
 
 QWEN_32B = {
     "model_type": "qwen2",
@@ -50,14 +54,60 @@ def test_values_depend_on_seed_and_name_and_not_on_the_order() -> None:
     assert len({tuple(forward[name].flatten()[:8].tolist()) for name in matrices}) == len(matrices)
 
 
-def test_matrices_are_normal_and_norms_are_ones() -> None:
+def test_matrices_are_normal_and_norms_are_near_one() -> None:
     source = SeededSource(tiny_config(model_type="qwen2"), seed=1)
     embeddings = source.read("model.embed_tokens.weight", CPU)
     assert embeddings.dtype == torch.bfloat16
     assert 0.018 < embeddings.float().std() < 0.022
-    assert torch.equal(source.read("model.norm.weight", CPU), torch.ones(64))
+    norm = source.read("model.norm.weight", CPU)
+    assert norm.dtype == torch.bfloat16
+    assert 0 < (norm - 1).abs().max() < 0.1
     bias = source.read("model.layers.0.self_attn.q_proj.bias", CPU)
     assert 0 < bias.float().abs().max() < 0.1
+
+
+def first_layer(shape: str) -> dict[str, torch.Tensor]:
+    source = SeededSource(small_shape(shape), seed=1)
+    head = "model.layers.0."
+    return {
+        name.removeprefix(head): source.read(name, CPU).float()
+        for name in source.names()
+        if name.startswith(head)
+    }
+
+
+def test_norms_that_add_one_themselves_are_near_zero() -> None:
+    for shape in ("gemma-3-27b", "qwen3.5-27b"):
+        norm = first_layer(shape)["input_layernorm.weight"]
+        assert 0 < norm.abs().max() < 0.1, shape
+
+
+def test_recurrent_layers_start_as_their_own_initialiser_wants() -> None:
+    layer = first_layer("qwen3.5-27b")
+    rates = layer["linear_attn.A_log"].exp()
+    assert 0 < rates.min() < rates.max() < 17
+    assert len(set(rates.tolist())) == len(rates)
+    for name in ("linear_attn.dt_bias", "linear_attn.norm.weight"):
+        assert 0 < (layer[name] - 1).abs().max() < 0.1, name
+    assert 0.25 < layer["linear_attn.conv1d.weight"].std() < 0.35
+
+
+def test_a_layers_scalar_is_near_one() -> None:
+    try:
+        check_transformers(find_architecture("gemma4_text"))
+    except PorosModelError as error:
+        pytest.skip(str(error))
+    scalar = first_layer("gemma-4-31b")["layer_scalar"]
+    assert scalar.shape == (1,)
+    assert 0 < abs(scalar.item() - 1) < 0.1
+
+
+def test_first_values_draw_from_no_generator_of_the_caller() -> None:
+    source = SeededSource(small_shape("qwen3.5-27b"), seed=1)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    source.read("model.layers.0.linear_attn.A_log", CPU)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_digest_tells_seeds_and_configs_apart() -> None:
