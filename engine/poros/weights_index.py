@@ -134,7 +134,10 @@ def _refuse_impostors(path: Path, head: bytes, size_bytes: int) -> None:
             where=str(path),
             remediation="download the file again; a login or a proxy answered the last time",
         )
-    if head.startswith((b"PK\x03\x04", b"\x80\x02")):
+    # A header of 640 bytes begins like a pickle, one of 64 MB like a zip file.
+    length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+    sound = length <= _MAX_HEADER_BYTES and head[_LENGTH_BYTES:].startswith(b"{")
+    if head.startswith((b"PK\x03\x04", b"\x80\x02")) and not sound:
         raise PorosModelError(
             "a pickle with a safetensors name; Poros never unpickles",
             where=str(path),

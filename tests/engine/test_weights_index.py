@@ -49,6 +49,16 @@ def test_a_header_tells_types_shapes_and_ranges(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("header_bytes", [640, 640 + 2**16])
+def test_a_header_as_long_as_the_first_bytes_of_a_pickle_is_read(
+    header_bytes: int, tmp_path: Path
+) -> None:
+    header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
+    path = write_raw(tmp_path / "x.safetensors", header.ljust(header_bytes).encode(), b"\0")
+    assert path.read_bytes().startswith(b"\x80\x02")
+    assert read_file_header(path)["a"].header.num_bytes == 1
+
+
 def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     whole = write_shard(tmp_path / "x.safetensors").read_bytes()
     header_bytes = struct.unpack("<Q", whole[:8])[0] + 8
@@ -198,7 +208,7 @@ def test_a_list_of_names_is_complete_and_short() -> None:
 
 
 def test_headers_are_read_without_torch() -> None:
-    modules = "poros.weights_index, poros.model_config, poros.architectures"
+    modules = "poros.weights_index, poros.model_config, poros.arch_registry"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

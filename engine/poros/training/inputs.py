@@ -20,6 +20,7 @@ from poros.events import Event, Warned
 from poros.loading.byte_source import ByteSource
 from poros.loading.hub import resolve_model
 from poros.loading.probe import architecture_of
+from poros.loading.record_check import check_transformers
 from poros.loading.text_part import open_source
 from poros.model_config import check_config
 
@@ -56,6 +57,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
         where=source.name,
         trust_remote_code=config.trust_remote_code,
     )
+    check_transformers(spec)
     warn_unproved(spec, config.blockwise_arch_check, emit)
     refuse_too_long(config, source.config)
     refuse_short_window(config, source.config)

@@ -18,11 +18,9 @@ from poros.loading.byte_source import SafetensorsSource
 from poros.measure.fingerprint import same_bits
 from tests.engine.loading.tiny_models import (
     CPU,
-    RUNNABLE,
     VARIANTS,
     all_tensors,
     open_stock,
-    state_facts,
     stock_4bit,
     write_model,
 )
@@ -42,27 +40,6 @@ def assert_same_tensors(ours: dict[str, torch.Tensor], stock: dict[str, torch.Te
     assert list(ours) == list(stock)
     different = [name for name, tensor in stock.items() if not same_bits(ours[name], tensor)]
     assert different == []
-
-
-@pytest.mark.parametrize("variant", RUNNABLE)
-def test_every_tensor_has_the_bytes_of_from_pretrained(variant: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path, **VARIANTS[variant])
-    base, stock = load(folder), stock_4bit(folder)
-    bind_all(base)
-    assert_same_tensors(all_tensors(base.model), all_tensors(stock))
-    assert state_facts(base.model) == {
-        name: (*facts[:-1], False) for name, facts in state_facts(stock).items()
-    }
-
-
-@pytest.mark.parametrize("variant", RUNNABLE)
-def test_the_bound_model_has_the_logits_of_stock(variant: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path, **VARIANTS[variant])
-    base, stock = load(folder, layers_per_block=2), stock_4bit(folder)
-    bind_all(base)
-    ids_BT = torch.arange(1, 25).view(2, 12)
-    with torch.no_grad():
-        assert same_bits(base.model(ids_BT).logits, stock(ids_BT).logits)
 
 
 @pytest.mark.parametrize("quantization", ["bf16", "fp16", "bf16_bitwise"])

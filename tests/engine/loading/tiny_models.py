@@ -108,16 +108,15 @@ _UNLIKE = (
 )  # fmt: skip
 
 
-def is_refused(variant: str) -> bool:
+def is_refused(model_type: str) -> bool:
     """Whether this transformers is older than the family's record asks for."""
-    least = find_architecture(VARIANTS[variant]["model_type"]).min_transformers
+    least = find_architecture(model_type).min_transformers
     here = [int(part) for part in transformers.__version__.split(".")[:2]]
     return bool(least) and here < [int(part) for part in least.split(".")]
 
 
-RUNNABLE = [variant for variant in VARIANTS if not is_refused(variant)]
-KINDS = [variant for variant in RUNNABLE if variant in _UNLIKE]
-REFUSED = [variant for variant in VARIANTS if is_refused(variant)]
+RUNNABLE = [name for name, values in VARIANTS.items() if not is_refused(values["model_type"])]
+KINDS = [name for name in RUNNABLE if name in _UNLIKE]
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def randomise(model: PreTrainedModel) -> None:
                 named[name].mul_(3)
 
 
-def stock_4bit(folder: Path, device: torch.device = CPU) -> PreTrainedModel:
+def stock_4bit(folder: Path, device: torch.device = CPU, **more: Any) -> PreTrainedModel:
     """What stock makes of a 16-bit folder; with the one flag that the CPU needs."""
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
@@ -159,7 +158,7 @@ def stock_4bit(folder: Path, device: torch.device = CPU) -> PreTrainedModel:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
-    return open_stock(folder, device, quantization_config=settings)
+    return open_stock(folder, device, quantization_config=settings, **more)
 
 
 def open_stock(folder: Path, device: torch.device = CPU, **settings: Any) -> PreTrainedModel:
