@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import bitsandbytes as bnb
 import pytest
@@ -9,32 +8,7 @@ import torch
 
 from poros.errors import PorosModelError
 from poros.loading.skeleton import build_skeleton, checkpoint_tensors
-from poros.measure.fingerprint import same_bits
-from tests.engine.loading.tiny_models import open_stock, stock_4bit, tiny_config, write_model
-
-ROPES: dict[str, dict[str, Any]] = {
-    "default": {"rope_type": "default", "rope_theta": 1e4},
-    "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
-    "dynamic": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
-    "yarn": {
-        "rope_type": "yarn",
-        "rope_theta": 1e6,
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-}
-
-
-@pytest.mark.parametrize("rope", ROPES)
-def test_computed_buffers_have_the_bytes_of_from_pretrained(rope: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path, rope_parameters=ROPES[rope])
-    config = tiny_config(rope_parameters=ROPES[rope])
-    skeleton = build_skeleton(config, quantization="bf16", dtype=torch.bfloat16)
-    ours = dict(skeleton.model.named_buffers())
-    stock = dict(open_stock(folder).named_buffers())
-    assert list(ours) == list(stock)
-    assert len(stock) >= 2
-    assert all(same_bits(ours[name], stock[name]) for name in stock)
+from tests.engine.loading.tiny_models import stock_4bit, tiny_config, write_model
 
 
 @pytest.mark.parametrize("tied", [True, False])
