@@ -115,6 +115,7 @@ def text_config(
     if "quantization_config" in config:
         text["quantization_config"] = _text_quantisation(config["quantization_config"], wrapper)
     tied = _is_tied(inner.get("tie_word_embeddings"), config.get("tie_word_embeddings"), has_head)
+    text.pop("tie_word_embeddings", None)  # null would untie them; left out, the class decides
     if tied is not None:
         text["tie_word_embeddings"] = tied
     return text, wrapper

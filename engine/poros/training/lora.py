@@ -50,7 +50,7 @@ def attach_lora(
         PorosModelError: The folder is no PEFT adapter in safetensors.
     """
     if adapter_path is None:
-        wanted = base.architecture.lora_targets if targets is None else targets
+        wanted = _default_targets(base) if targets is None else targets
         _refuse_unmatched(base, wanted)
         config = LoraConfig(
             r=rank,
@@ -128,12 +128,22 @@ def _refused(folder: Path, reason: str) -> PorosModelError:
     )
 
 
-def _refuse_unmatched(base: BaseModel, targets: Sequence[str] | str) -> None:
-    linears = [
+def _linears(base: BaseModel) -> list[str]:
+    return [
         name
         for name, module in base.model.named_modules()
         if isinstance(module, nn.Linear) and not name.startswith("lm_head")
     ]
+
+
+def _default_targets(base: BaseModel) -> list[str]:
+    """The family's linears, those among them that this model has."""
+    linears = _linears(base)
+    return [target for target in base.architecture.lora_targets if _ends(linears, target)]
+
+
+def _refuse_unmatched(base: BaseModel, targets: Sequence[str] | str) -> None:
+    linears = _linears(base)
     if isinstance(targets, str):
         unmatched = [] if any(re.fullmatch(targets, name) for name in linears) else [targets]
         unmatched = [] if targets == "all-linear" else unmatched

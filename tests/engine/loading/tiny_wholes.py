@@ -48,11 +48,18 @@ ONE_OF_EACH = [
 ]
 
 
-def write_whole(folder: Path, name: str, **outer: Any) -> PreTrainedModel:
-    """Write a multimodal model; what was written."""
+def write_whole(folder: Path, name: str, **more: Any) -> PreTrainedModel:
+    """Write a multimodal model; what was written.
+
+    Args:
+        folder: Where to.
+        name: One of `WHOLES`.
+        more: Further changes to the text model's config.
+    """
     kind, text_type, changes = WHOLES[name]
     torch.manual_seed(1)
-    text = SIZES | FAMILIES[text_type] | changes | {"model_type": text_type}
+    text = SIZES | FAMILIES[text_type] | changes | more | {"model_type": text_type}
+    outer = {}
     tied = text.pop("tie_word_embeddings")
     if tied is not None:
         text["tie_word_embeddings"] = outer["tie_word_embeddings"] = tied

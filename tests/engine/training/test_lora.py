@@ -5,10 +5,12 @@ import torch
 from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
 from safetensors.torch import load_file
+from torch import nn
 
 from poros.errors import PorosConfigError, PorosModelError
 from poros.measure.fingerprint import same_bits
 from poros.training.lora import attach_lora, save_adapter, trainable_params
+from tests.engine.loading.tiny_models import RUNNABLE, VARIANTS, write_model
 from tests.engine.training.tiny_run import streamed, tiny_base
 
 
@@ -20,6 +22,16 @@ def test_all_linears_get_pefts_four_bit_adapter_of_rank_16(tiny_folder):
     assert len(params) == 28
     assert {p.dtype for _, p in params} == {torch.float32}
     assert {min(p.shape) for _, p in params} == {16}
+
+
+@pytest.mark.parametrize("variant", [v for v in RUNNABLE if ", tied" not in v])
+def test_by_default_every_linear_of_every_familys_layers_gets_one(variant, tmp_path):
+    base = tiny_base(write_model(tmp_path, **VARIANTS[variant]))
+    linears = [m for layer in base.layers for m in layer.modules() if isinstance(m, nn.Linear)]
+    model = attach_lora(base)
+    kinds = [type(module) for module in model.modules() if isinstance(module, LoraLayer)]
+    assert kinds == [LoraLinear4bit] * len(linears)
+    assert len(linears) >= 3 * 4
 
 
 def test_the_seed_alone_decides_the_first_weights(tiny_folder):
