@@ -97,17 +97,21 @@ def test_a_mutant_that_breaks_the_run_is_not_red_and_hides_no_other():
 
 def test_a_mutant_that_nothing_can_show_says_why_and_counts_apart():
     cell = SimpleNamespace(compile=False, attn_implementation="eager")
-    bench = SimpleNamespace(cell=cell, has_biases=False, plan=SimpleNamespace(cells=[cell]))
+    plan = SimpleNamespace(cells=[cell])
+    bench = SimpleNamespace(cell=cell, has_biases=False, plan=plan, num_layers=4)
     left_out = [mutant for mutant in MUTANTS if mutant.left_out(bench)]
     records = mutants._tried(bench, left_out, {})
     assert {record["found"] for record in records} == {
         "not applicable: the linears have no biases",
         "not applicable: no cell of this run compiles its layers",
         "not applicable: eager attention has no other kernels",
+        "not applicable: the middle one of so few blocks is not copied on the way back",
     }
     assert {record["ok"] for record in records} == {None}
+    bench.num_layers = 5
+    assert not mutants.no_copy_back(bench)
     red = {"name": "m", "ok": True, "found": "step 1, loss.0"}
     control = {"name": "(control) c", "ok": True, "found": "no difference"}
     assert mutants_line([red, control, *records]) == (
-        "1 of 1 mutants red where predicted, 1 of 1 controls equal, 3 not applicable"
+        "1 of 1 mutants red where predicted, 1 of 1 controls equal, 4 not applicable"
     )
