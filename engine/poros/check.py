@@ -257,8 +257,10 @@ def _is_left_out(name: str, spec: ArchSpec, config: Mapping[str, Any]) -> bool:
     if not spec.shared_states or index is None or not name.endswith(".weight"):
         return True
     # Only the last layers take the keys and values of earlier ones.
-    num_shared = config.get("num_kv_shared_layers") or 0
-    return index >= int(config.get("num_hidden_layers") or 0) - int(num_shared)
+    num_layers, num_shared = config.get("num_hidden_layers"), config.get("num_kv_shared_layers")
+    if not isinstance(num_layers, int) or not isinstance(num_shared, int):
+        return False
+    return index >= num_layers - num_shared
 
 
 def _matches(patterns: tuple[str, ...], name: str) -> bool:

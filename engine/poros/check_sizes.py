@@ -18,7 +18,8 @@ from poros.weights_index import TensorHeader, short_list
 
 _ALIGNMENT_BYTES = 256
 _NF4_GROUP, _ABSMAX_GROUP, _FLOAT_BYTES = 64, 256, 4
-_WHOLE_LAYER = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
+_INDEX = re.compile(r"[0-9]{1,9}")
+_IN_A_LIST = re.compile(r"(.*?)\.[0-9]{1,9}\.")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def find_layers(names: Mapping[str, TensorHeader]) -> str:
     """The list that most bytes lie in, ``model.layers``; empty: there is none."""
     num_bytes: Counter[str] = Counter()
     for name, header in names.items():
-        if found := _WHOLE_LAYER.match(name):
+        if found := _IN_A_LIST.match(name):
             num_bytes[found[1]] += header.num_bytes
     return num_bytes.most_common(1)[0][0] if num_bytes else ""
 
@@ -136,11 +137,10 @@ def mismatches(
 
     What the headers can't tell is found when the model is loaded, before training.
     """
-    indices = {layer_of(name, layers_path) for name in headers} - {None}
+    indices = {i for name in headers if (i := layer_of(name, layers_path)) is not None}
     wrong = []
-    wanted = config.get("num_hidden_layers")
-    if indices != set(range(wanted if isinstance(wanted, int) else 0)):
-        found = len(indices)
+    wanted, found = config.get("num_hidden_layers"), len(indices)
+    if not found == wanted == max(indices, default=-1) + 1:
         wrong.append(f"num_hidden_layers is {wanted}, the weights have {found} at {layers_path}")
     wrong += _wrong_ends(headers, config, layers_path)
     wrong += _wrong_widths(headers, config, layers_path)
@@ -152,7 +152,7 @@ def layer_of(name: str, layers_path: str) -> int | None:
     if not name.startswith(f"{layers_path}."):
         return None
     index = name[len(layers_path) + 1 :].partition(".")[0]
-    return int(index) if index.isdigit() else None
+    return int(index) if _INDEX.fullmatch(index) else None
 
 
 def is_head(name: str) -> bool:
@@ -226,7 +226,7 @@ def _wrong_widths(
         width = {"input_layernorm": 0, "q_proj": 1, "qkv_proj": 1, "o_proj": 0, "down_proj": 0}
         axis = width.get(leaf)
         packed = f"{name}.absmax" in headers
-        if axis is not None and not packed and header.shape[axis] != hidden:
+        if axis is not None and not packed and header.shape[axis : axis + 1] != (hidden,):
             wrong[name] = header.shape
     if not wrong:
         return []

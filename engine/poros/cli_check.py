@@ -22,7 +22,7 @@ def check(model: str, *, as_json: bool) -> int:
 
     report = check_model(model)
     if as_json:
-        click.echo(json.dumps(_record(report), ensure_ascii=False))
+        click.echo(json.dumps(record_of(report), ensure_ascii=False))
     else:
         for name, value in _lines(report):
             click.echo(f"{name:>14}  {value}")
@@ -65,7 +65,8 @@ def _lines(report: Report) -> list[tuple[str, str]]:
     return lines if report.refusals else [*lines, ("trains", "yes")]
 
 
-def _record(report: Report) -> dict[str, Any]:
+def record_of(report: Report) -> dict[str, Any]:
+    """The report as JSON has it."""
     return {
         "model": report.model,
         "folder": str(report.folder),

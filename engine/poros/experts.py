@@ -18,13 +18,15 @@ _NAMES = frozenset(
         "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "qwen3_next",
     }
 )  # fmt: skip
+_DENSE_TOO = frozenset({"granitemoehybrid"})
+"""Types with a name of mixtures, some of whose models have no experts."""
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SWITCHES = ("enable_moe_block", "is_moe")
 
 
 def is_mixture_type(model_type: str) -> bool:
     """Whether every model of the type is one, by its name."""
-    return model_type in _NAMES or "moe" in model_type
+    return model_type in _NAMES or ("moe" in model_type and model_type not in _DENSE_TOO)
 
 
 def is_mixture(config: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ CONFIG_FILE = "config.json"
 
 _ATTENTIONS = (None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+_MOST_LAYERS = 10_000  # building a model takes time for each, before weights are looked at
 # Keys that make transformers fetch kernels, swap modules or read other files than the index names.
 _REFUSED_KEYS = ("kernel_config", "use_kernels", "fusion_config", "transformers_weights")
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
@@ -66,11 +67,11 @@ def check_config(
     """
     for key, value in _all_items(config):
         _check_item(key, value, where=where, trust_remote_code=trust_remote_code)
-    named = config.get("architectures")
+    named = _named_classes(config, where=where)
     if named and architecture.hf_class and architecture.hf_class not in named:
         raise PorosModelError(
             f"model_type {architecture.model_type!r} belongs to {architecture.hf_class}, but "
-            f"architectures says {', '.join(map(str, named))}",
+            f"architectures says {', '.join(named)}",
             where=where,
             remediation=_MEND,
         )
@@ -82,6 +83,12 @@ def check_config(
                 where=where,
                 remediation=_MEND,
             )
+    if config["num_hidden_layers"] > _MOST_LAYERS:
+        raise PorosModelError(
+            f"num_hidden_layers is {config['num_hidden_layers']}, no model has that many",
+            where=where,
+            remediation=_MEND,
+        )
 
 
 def text_config(
@@ -153,12 +160,23 @@ def is_prequantised(config: Mapping[str, Any], *, where: str) -> bool:
     )
 
 
+def _named_classes(config: Mapping[str, Any], *, where: str) -> list[str]:
+    named = config.get("architectures") or []
+    if isinstance(named, list) and all(isinstance(name, str) for name in named):
+        return named
+    raise PorosModelError(
+        f"architectures is {named!r}, expected a list of classes",
+        where=where,
+        remediation=_MEND,
+    )
+
+
 def _inner_config(config: Mapping[str, Any], wrapper: Wrapper, *, where: str) -> dict[str, Any]:
-    named = config.get("architectures")
+    named = _named_classes(config, where=where)
     if named and not set(wrapper.hf_classes) & set(named):
         raise PorosModelError(
             f"model_type {wrapper.model_type!r} belongs to {' or '.join(wrapper.hf_classes)}, but "
-            f"architectures says {', '.join(map(str, named))}",
+            f"architectures says {', '.join(named)}",
             where=where,
             remediation=_MEND,
         )

@@ -11,7 +11,8 @@ import pytest
 from poros import arch_registry
 from poros.arch_registry import VARIABLE
 from poros.check import UNKNOWN, check_model
-from poros.errors import PorosHubError, PorosModelError
+from poros.cli_check import record_of
+from poros.errors import PorosError, PorosHubError, PorosModelError
 from tests.engine.header_models import QWEN_7B, Tensors, qwen_tensors, write_headers
 from tests.engine.test_cli import poros
 
@@ -195,6 +196,40 @@ def test_a_folder_without_weights_still_says_what_its_config_does(folder):
     (folder / "model.safetensors").unlink()
     assert "no model.safetensors" in reason(folder)
     assert check_model(str(folder)).labels.architecture == "certified"
+
+
+NONSENSE = (None, -1, 2**70, 1.5, "x", [1], {"a": 1}, True, [None], {"model_type": 3})
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=repr)
+@pytest.mark.parametrize("inside", [False, True])
+def test_no_value_of_a_config_crashes_it(folder, value, inside):
+    keys = (
+        "model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size",
+        "tie_word_embeddings", "quantization_config", "layer_types", "num_experts",
+        "num_kv_shared_layers", "enable_moe_block", "text_config",
+    )  # fmt: skip
+    whole = {"model_type": "gemma4", "text_config": SMALL | {"model_type": "gemma4_text"}}
+    for key in keys:
+        text = SMALL | {key: value}
+        config = whole | {"text_config": text, "architectures": None} if inside else text
+        write_headers(folder, config, qwen_tensors(SMALL, prefix="model.language_model."))
+        report = check_model(str(folder))
+        assert all(isinstance(error, PorosError) for error in report.refusals)
+        json.dumps(record_of(report))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (64,), (2, 3, 4)])
+def test_no_shape_of_a_tensor_crashes_it(folder, shape):
+    for name in qwen_tensors(SMALL):
+        tensors = qwen_tensors(SMALL) | {name: ("BF16", shape)}
+        report = check_model(str(small(folder, tensors)))
+        assert all(isinstance(error, PorosError) for error in report.refusals)
+
+
+def test_a_layer_number_beyond_all_bounds_is_no_layer(folder):
+    tensors = qwen_tensors(SMALL) | {f"model.layers.{'9' * 5000}.x.weight": ("BF16", (2, 2))}
+    assert check_model(str(small(folder, tensors))).sizes.num_layers == 3
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

@@ -65,6 +65,9 @@ def test_auto_map_passes_only_by_the_explicit_field() -> None:
     [
         ({"architectures": ["MistralForCausalLM"]}, "architectures says MistralForCausalLM"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 2**70}, "no model has that many"),
+        ({"architectures": "LlamaForCausalLM"}, "expected a list of classes"),
+        ({"architectures": [1]}, "expected a list of classes"),
         ({"hidden_size": 64.0}, "hidden_size is 64.0"),
         ({"vocab_size": True}, "vocab_size is True"),
     ],
