@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,11 @@ def test_a_whole_that_contradicts_itself_is_refused(
         open_source(tmp_path)
     assert told in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_the_names_that_the_docs_give_to_stock_are_the_ones_that_load(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "architecture-support.md").read_text("utf-8")
+    told = dict(re.findall(r'r"(\^[^"]+)": "([^"]+)"', page))
+    write_whole(tmp_path, "gemma3")
+    assert told == open_text_part(tmp_path).key_mapping
+    assert next(iter(told)) == next(iter(open_text_part(tmp_path).key_mapping))  # the longest
