@@ -22,6 +22,11 @@ _OPTIONS = (
         metavar="NAME",
         help="Random weights in a real shape: qwen2.5-7b; a wrong name lists all.",
     ),
+    click.option(
+        "--family",
+        metavar="NAME",
+        help="Tiny random models of a family, of several (a,b) or of all; a wrong name lists all.",
+    ),
     click.option("--steps", type=_COUNT, help="Optimizer steps that are compared."),
     click.option("--mutants", is_flag=True, help="Also break each protection and see it go red."),
     click.option("--json", "json_lines", is_flag=True, help="The report as JSON on stdout."),
@@ -73,14 +78,16 @@ def parity_options(command: Command) -> Command:
     return command
 
 
-def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) -> int:
-    """Run the gate on the demo's model, a shape or a config; returns the exit code.
+def parity(
+    path: Path | None, *, demo: bool, shape: str | None, family: str | None, **options: Any
+) -> int:
+    """Run the gate on the demo's model, families, a shape or a config; returns the exit code.
 
     Raises:
-        click.UsageError: Not exactly one of the three is given.
+        click.UsageError: Not exactly one of the four is given.
     """
-    if sum((demo, shape is not None, path is not None)) != 1:
-        raise click.UsageError("Give one of --demo, --shape NAME and CONFIG")
+    if sum((demo, shape is not None, family is not None, path is not None)) != 1:
+        raise click.UsageError("Give one of --demo, --family NAME, --shape NAME and CONFIG")
     if shape is None:
         _refuse_shape_options(options, allowed={"cap_gb"} if path is not None else set())
     config = None
@@ -91,7 +98,8 @@ def parity(path: Path | None, *, demo: bool, shape: str | None, **options: Any) 
     cap_gb = options.pop("cap_gb", None)
     options["cap_bytes"] = None if cap_gb is None else round(cap_gb * 1e9)
     given = {key: value for key, value in options.items() if value is not None}
-    return call_engine("poros.measure.gate", "run_parity", config, demo=demo, shape=shape, **given)
+    targets = {"demo": demo, "shape": shape, "family": family}
+    return call_engine("poros.measure.gate", "run_parity", config, **targets, **given)
 
 
 def _refuse_shape_options(options: dict[str, Any], *, allowed: set[str]) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from poros.arch_registry import find_architecture
 from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model
 from poros.loading.byte_source import ByteSource
+from poros.loading.probe import architecture_of
+from poros.loading.text_part import open_source
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
 from poros.measure.request import Request
@@ -29,7 +30,7 @@ def silent(event: Event) -> None:
 def make_cell(
     request: Request,
     name: str,
-    nf4_folder: Path,
+    base_folder: Path,
     config: dict[str, Any],
     batches: Path,
     rank: int,
@@ -39,7 +40,7 @@ def make_cell(
 ) -> Cell:
     """One cell, with its adapter written if it is not there yet."""
     folder = Path(request.folder)
-    architecture = find_architecture(config["model_type"])
+    architecture = architecture_of(config)
     rates = warmed_up_rates(LEARNING_RATE, request.num_steps)
     settings: dict[str, Any] = {"model": architecture.model_type, "learning_rates": rates} | given
     wanted: dict[str, Any] = {
@@ -55,7 +56,7 @@ def make_cell(
         materials.write_adapter(folder / adapter, **wanted)
     return Cell(
         name=name,
-        nf4_folder=str(nf4_folder),
+        base_folder=str(base_folder),
         adapter=adapter,
         batches=str(batches.relative_to(folder)),
         layers_path=architecture.layers_path,
@@ -64,15 +65,20 @@ def make_cell(
     )
 
 
-def quantised(source: ByteSource, request: Request) -> Path:
+def open_checkpoint(folder: Path) -> ByteSource:
+    """A checkpoint's bytes; of a multimodal one, its text part's."""
+    return open_source(folder)
+
+
+def quantised(source: ByteSource, request: Request, **settings: Any) -> Path:
     """The folder of the source's NF4 cache entry, made now if it is not there."""
-    entry = load_quantised(source, request).cache_entry
-    assert entry is not None
+    entry = load_base(source, request, **settings).cache_entry
+    assert entry is not None, "the NF4 folder could not be written"
     return entry
 
 
-def load_quantised(source: ByteSource, request: Request, **settings: Any) -> BaseModel:
-    """The model of the source's NF4 cache entry; `settings` go to `load_base_model`."""
+def load_base(source: ByteSource, request: Request, **settings: Any) -> BaseModel:
+    """The source's model, NF4 by way of its cache entry; `settings` go to `load_base_model`."""
     started_s = time.perf_counter()
     base = load_base_model(
         source,
@@ -81,7 +87,6 @@ def load_quantised(source: ByteSource, request: Request, **settings: Any) -> Bas
         emit=silent,
         **settings,
     )
-    assert base.cache_entry is not None, "the NF4 folder could not be written"
     note = {
         "model": source.name,
         "entry": str(base.cache_entry),

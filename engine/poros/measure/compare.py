@@ -31,6 +31,9 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """Which items a claim is about: the part of an item's name before its first point."""
 
+CLAIMS = ("A", "B-fwd", "B-bwd", "D", "C")
+"""As a report shows them."""
+
 
 @dataclass(frozen=True)
 class FirstDifference:

@@ -12,7 +12,11 @@ from torch import Tensor
 
 from poros.config import PorosConfig
 from poros.data.batches import Batch
-from poros.measure.cell_files import load_quantised, make_cell, resume_at, silent
+from poros.errors import PorosConfigError
+from poros.loading.base_model import DENSE_DTYPES
+from poros.loading.byte_source import ByteSource
+from poros.loading.text_part import TextPart
+from poros.measure.cell_files import load_base, make_cell, resume_at, silent
 from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
 from poros.training.assembly import make_batches, num_slots
@@ -29,27 +33,45 @@ def config_cells(request: Request) -> list[Cell]:
     config = PorosConfig(**(request.config or {}))
     refuse_uncertified(config)
     inputs = read_inputs(config, torch.device(request.device), silent)
-    base = load_quantised(
+    base = load_base(
         inputs.source,
         request,
+        quantization=config.quantization,
         dtype=getattr(torch, config.torch_dtype),
         layers_per_block=config.layers_per_block,
+        attn_implementation=config.attn_implementation,
         trust_remote_code=config.trust_remote_code,
     )
-    nf4_folder = base.cache_entry
-    assert nf4_folder is not None
+    # Weights that need no quantising have no cache entry: both arms read the model's own folder.
+    base_folder = base.cache_entry or _own_folder(inputs.source)
     slot_bytes = max(block.num_bytes for block in base.blocks)
     batches = make_batches(config, inputs)
     path = Path(request.folder) / "batches" / "config.safetensors"
     accumulation = _write(path, [batches.next_step() for _ in range(request.num_steps)])
-    model_config = json.loads((nf4_folder / "config.json").read_text(encoding="utf-8"))
+    model_config = json.loads((base_folder / "config.json").read_text(encoding="utf-8"))
     cell = make_cell(
-        request, "config", nf4_folder, model_config, path,
+        request, "config", base_folder, model_config, path,
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
         accumulation=accumulation, num_slots=num_slots(config, slot_bytes),
         **_settings(config, request),
     )  # fmt: skip
     return [cell]
+
+
+def _own_folder(source: ByteSource) -> Path:
+    """The folder that stock opens as the same model.
+
+    Raises:
+        PorosConfigError: It would open the whole of a multimodal checkpoint.
+    """
+    if isinstance(source, TextPart):
+        raise PorosConfigError(
+            "stock opens the whole of a multimodal checkpoint, so only its NF4 base has a gate",
+            where=source.name,
+            remediation="set quantization: nf4, or poros parity --family NAME",
+        )
+    assert source.folder is not None
+    return source.folder
 
 
 def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
@@ -74,11 +96,18 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "weight_decay": config.weight_decay,
         "block_size": config.layers_per_block,
         "attn_implementation": config.attn_implementation,
-        "dtype": config.torch_dtype,
+        "precision": config.quantization,
+        "dtype": str(_dtype(config)).removeprefix("torch."),
         "prefetch": config.enable_prefetch,
         "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
     }
+
+
+def _dtype(config: PorosConfig) -> torch.dtype:
+    """Of the arithmetic: a dense type is its own."""
+    arithmetic: torch.dtype = getattr(torch, config.torch_dtype)
+    return DENSE_DTYPES.get(config.quantization, arithmetic)
 
 
 def _write(path: Path, steps: list[list[Batch]]) -> int:

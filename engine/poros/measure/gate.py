@@ -27,9 +27,16 @@ from poros.measure.arms import Ended, Job, product_job, reference_job, run_jobs
 from poros.measure.artifacts import environment, write_hashes, write_json
 from poros.measure.compare import KINDS, Verdict, judge
 from poros.measure.differences import look_closer
+from poros.measure.family_models import families_of, refuse_without_side_tensors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, read_records
-from poros.measure.request import Request, refuse_uncertified, write_request
+from poros.measure.request import (
+    REFUSAL_FILE,
+    Request,
+    read_refusal,
+    refuse_uncertified,
+    write_request,
+)
 from poros.measure.shapes import shape_config
 from poros.weights_index import read_file_header
 
@@ -39,6 +46,7 @@ ARMS = ("reference", "reference-again", "streamed", "resumed", "reference-defaul
 _ALONE = ".alone-"
 DEMO_STEPS = 20
 SHAPE_STEPS = 10
+FAMILY_STEPS = 3
 CONFIG_STEPS = 5
 
 NOT_COMPARED = ("prepare", "reference-default")
@@ -50,8 +58,9 @@ _FOR_CONFIG = ("cap_bytes", "num_threads", "quick")
 """The options that a config does not hold itself."""
 
 _OF_FORMER_REQUESTS = (
-    "plan.json", "mutants.json", "loads.jsonl", "adapters", "batches", "checkpoint", "checkpoints",
-    "closer-*", "logs", *(f"{arm}{ending}" for arm in ARMS for ending in (".jsonl", ".alone-*")),
+    "plan.json", REFUSAL_FILE, "mutants.json", "loads.jsonl", "adapters", "batches",
+    "checkpoint", "checkpoints", "closer-*", "logs",
+    *(f"{arm}{ending}" for arm in ARMS for ending in (".jsonl", ".alone-*")),
 )  # fmt: skip
 """All but the NF4 cache and the relabelled models, which are kept by what they are made from."""
 
@@ -103,6 +112,7 @@ def run_parity(
     *,
     demo: bool = False,
     shape: str | None = None,
+    family: str | None = None,
     steps: int | None = None,
     mutants: bool = False,
     json_lines: bool = False,
@@ -115,6 +125,7 @@ def run_parity(
         config: A validated config whose model, batch and adapter settings make the one cell.
         demo: The covering array over the built-in demo's model.
         shape: Random weights in a real shape, by name.
+        family: Tiny random models of a family, of several (with commas), or of ``all``.
         steps: Recorded steps of each cell.
         mutants: Also break each protection and see it turn red.
         json_lines: The report as JSON on stdout.
@@ -122,11 +133,13 @@ def run_parity(
         options: Further fields of `Request`, and ``keep_going``.
 
     Raises:
-        PorosParityError: A process failed before there was anything to compare.
+        PorosError: What went wrong before there was anything to compare.
     """
     keep_going = options.pop("keep_going", False)
     with _work_folder(options.pop("work", None)) as work:
-        request = _request(config, demo, shape, steps, work, options)
+        request = _request(config, demo, shape, family, steps, work, options)
+        if mutants and family is not None:
+            refuse_without_side_tensors(family)
         outcome = run_gate(request, mutants=mutants, say=_say, keep_going=keep_going)
         record = record_of(outcome)
         if output is not None:
@@ -150,7 +163,7 @@ def run_gate(
     prepared = product_job("prepare", "prepare", write_request(request))
     jobs = run_jobs([prepared], num_parallel=1, **runner)
     if jobs["prepare"].exit_code != 0:
-        raise PorosParityError(
+        raise read_refusal(work) or PorosParityError(
             "the gate could not prepare its model and batches",
             where=_last_line(jobs["prepare"]),
             remediation="the line above is the cause",
@@ -281,6 +294,7 @@ def _request(
     config: Any,
     demo: bool,
     shape: str | None,
+    family: str | None,
     steps: int | None,
     work: Path,
     options: dict[str, Any],
@@ -291,6 +305,12 @@ def _request(
         return Request(
             target="demo", folder=str(work), device="cpu", num_steps=steps or DEMO_STEPS, **given
         )
+    if family is not None:
+        families_of(family)  # so is this one
+        return Request(
+            target="family", folder=str(work), model=family, device="cpu",
+            num_steps=steps or FAMILY_STEPS, **given,
+        )  # fmt: skip
     if shape is not None:
         shape_config(shape)  # a wrong name is told before a process starts
         num_threads = 1 if device == "cpu" else max(1, (os.cpu_count() or 2) // 2)
@@ -333,6 +353,8 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
         "num_threads": outcome.plan.num_threads,
         "cells": [report.cell_record(cell) for cell in outcome.plan.cells],
         "quick": outcome.plan.quick,
+        "target": outcome.plan.target,
+        "notes": list(outcome.plan.notes),
         "verdicts": [verdict.as_dict() for verdict in outcome.verdicts],
         "not_claimed": outcome.not_claimed,
         "failed_jobs": outcome.failed_jobs,

@@ -157,7 +157,7 @@ class Bench:
 
     def resume(self) -> ArmRecord:
         """Continue from the checkpoint of `save` for one step."""
-        folder = self.plan.folder / "checkpoints" / self.cell.name
+        folder = self.plan.checkpoint(self.cell)
         streamed = self.streamed
         self._put_back(self.cell, compiled=False)
         saved = load_file(folder / "adapter_model.safetensors")

@@ -30,6 +30,7 @@ from poros.measure.mutant_bench import (
 )
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
+from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
 from poros.measure.streamed_arm import set_up
 
 PLAIN = Setting()
@@ -292,14 +293,17 @@ def _protected(against: str, where: tuple[int, str] | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Try all mutants on a plan's first cell."""
+    """Try all mutants on a plan's first cell; of families, those of side tensors."""
     parser = argparse.ArgumentParser()
     parser.add_argument("plan", type=Path)
     parser.add_argument("output", type=Path)
     options = parser.parse_args()
     plan = read_plan(options.plan)
     set_up(plan)
-    records = run_mutants(plan)
+    if plan.target == "family":
+        records = run_mutants(plan_with_side_tensors(plan), chosen=SIDE_MUTANTS)
+    else:
+        records = run_mutants(plan)
     options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 

@@ -14,15 +14,20 @@ PLAN_FILE = "plan.json"
 class Cell:
     """One setting under which the streamed run must equal the resident one.
 
+    ``base_folder`` is what the reference opens: packed NF4 or dense weights of a text model.
     Fields from ``block_size`` on concern the streamed arm alone: they may change no bit.
     """
 
     name: str
     model: str
-    nf4_folder: str
+    base_folder: str
     adapter: str
     batches: str
     layers_path: str
+    family: str = ""
+    """The name for ``--family``."""
+    precision: str = "nf4"
+    """What the base is held in: a value of the setting ``quantization``."""
     dropout: float = 0.0
     accumulation: int = 1
     attn_implementation: str = "sdpa"
@@ -45,6 +50,8 @@ class Cell:
     preserve_rng: bool = True
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
+    streamed_folder: str = ""
+    """What the streamed arm opens, if not ``base_folder``: the checkpoint that it is part of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +68,18 @@ class Plan:
     """Neither a second reference run nor stock's time without determinism."""
     dump: dict[str, Any] | None = field(default=None)
     """One item whose values both arms write out: cell, step, item, folder."""
+    target: str = ""
+    """The request's."""
+    notes: tuple[str, ...] = ()
+    """What was left out or refused while preparing, and why; shown with the verdicts."""
 
     def cell(self, name: str) -> Cell:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.name == name)
+
+    def checkpoint(self, cell: Cell) -> Path:
+        """Where the streamed arm saves it."""
+        return self.folder / "checkpoints" / cell.name.replace("/", "-")
 
 
 def write_plan(plan: Plan) -> Path:
@@ -82,7 +97,8 @@ def read_plan(folder: Path) -> Plan:
         Cell(**cell | {"learning_rates": tuple(cell["learning_rates"])})
         for cell in record.pop("cells")
     )
-    return Plan(**record | {"cells": cells, "folder": Path(record["folder"])})
+    notes = tuple(record["notes"])
+    return Plan(**record | {"cells": cells, "folder": Path(record["folder"]), "notes": notes})
 
 
 def warmed_up_rates(base: float, num_steps: int) -> tuple[float, ...]:

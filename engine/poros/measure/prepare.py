@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from poros.errors import PorosError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
 from poros.measure.cell_files import make_cell, quantised, resume_at, silent
 from poros.measure.cells import CPU_LEVELS, compiled_cells_are_few, covering_array
 from poros.measure.config_cells import config_cells
+from poros.measure.family_cells import family_cells
 from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
-from poros.measure.request import Request, read_request
+from poros.measure.request import Request, read_request, write_refusal
 from poros.measure.shapes import shape_config
 from poros.training.determinism import enforce_determinism
 
@@ -37,8 +40,12 @@ def prepare(request: Request) -> Plan:
     """Make everything the request asks for and write the plan."""
     enforce_determinism(torch.device(request.device))
     torch.set_num_threads(request.num_threads)
-    makers = {"demo": demo_cells, "shape": shape_cells, "config": config_cells}
-    cells = makers[request.target](request)
+    notes: list[str] = []
+    if request.target == "family":
+        cells, notes = family_cells(request)
+    else:
+        makers = {"demo": demo_cells, "shape": shape_cells, "config": config_cells}
+        cells = makers[request.target](request)
     plan = Plan(
         folder=Path(request.folder),
         device=request.device,
@@ -46,6 +53,8 @@ def prepare(request: Request) -> Plan:
         cells=tuple(cells),
         cap_bytes=request.cap_bytes,
         quick=request.quick,
+        target=request.target,
+        notes=tuple(notes),
     )
     write_plan(plan)
     return plan
@@ -149,7 +158,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("request", type=Path)
     options = parser.parse_args()
-    prepare(read_request(options.request))
+    try:
+        prepare(read_request(options.request))
+    except PorosError as error:
+        write_refusal(options.request.parent, error)
+        sys.exit(error.line())
 
 
 if __name__ == "__main__":

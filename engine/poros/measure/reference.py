@@ -19,8 +19,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import bitsandbytes as bnb
 import torch
 from peft import PeftModel
-from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners import lora
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -56,13 +55,14 @@ class Recorder:
 def open_model(plan, cell, device):
     settings = {name: cell[name] for name in ("attn_implementation", "dtype")}
     settings["device_map"] = {"": device}
-    model = AutoModelForCausalLM.from_pretrained(cell["nf4_folder"], **settings)
+    model = AutoModelForCausalLM.from_pretrained(cell["base_folder"], **settings)
     for module in model.modules():
         if isinstance(module, bnb.nn.Linear4bit) and device.type == "cpu":
             module.support_avx512bf16_for_cpu = False
     folder = Path(plan["folder"])
     model = PeftModel.from_pretrained(model, folder / cell["adapter"], is_trainable=True)
-    assert {type(m) for m in model.modules() if isinstance(m, LoraLayer)} == {LoraLinear4bit}
+    expected = lora.Linear4bit if cell["precision"] == "nf4" else lora.Linear
+    assert {type(m) for m in model.modules() if isinstance(m, lora.LoraLayer)} == {expected}
     params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     for _, param in params:
         param.data = param.data.to(getattr(torch, cell["adapter_dtype"]))

@@ -10,18 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from poros.measure.compare import CLAIMS
+from poros.measure.family_report import family_table
 from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord
 
 Say = Callable[[str], None]
 
-CLAIMS = ("A", "B-fwd", "B-bwd", "D", "C")
-
 
 def cell_record(cell: Cell) -> dict[str, Any]:
     """A cell without the paths of this machine."""
     record = asdict(cell)
-    for key in ("nf4_folder", "adapter", "batches", "layers_path"):
+    for key in ("base_folder", "streamed_folder", "adapter", "batches", "layers_path"):
         del record[key]
     return record
 
@@ -44,7 +44,7 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(file=console.file, width=160, highlight=False, color_system=None)
-    console.print(_table(record))
+    console.print(family_table(record) if record["target"] == "family" else _table(record))
     for verdict in record["verdicts"]:
         if verdict["word"] != "PASS":
             console.print(_reason(verdict), markup=False)
@@ -53,6 +53,8 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     _show_mutants(record["mutants"], console)
     for line in timing_lines(record):
         console.print(line, markup=False)
+    for note in record["notes"]:
+        console.print(note, markup=False)
     for name in record["failed_jobs"]:
         console.print(f"{name} failed: its record does not count", markup=False)
     console.print(last_line(record), markup=False)

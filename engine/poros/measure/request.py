@@ -7,8 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from poros import errors
 from poros.config import PorosConfig
-from poros.errors import PorosConfigError
+from poros.errors import PorosConfigError, PorosError
+
+REFUSAL_FILE = "refusal.json"
+"""Where the preparing process leaves the error that it ended with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +20,11 @@ class Request:
     """What to prepare.
 
     Args:
-        target: ``demo`` (a real small model under four names), ``shape`` or ``config``.
+        target: ``demo`` (a real small model under four names), ``family`` (tiny random models),
+            ``shape`` or ``config``.
         folder: Where everything goes, plan.json on top.
-        model: The demo model's folder (None: the product's), or the shape's name.
+        model: The demo model's folder (None: the product's), the shape's name, or names of
+            families.
         num_steps: Recorded steps of each cell.
         num_timing_steps: Further steps that are only timed (``shape``).
     """
@@ -64,18 +70,29 @@ def read_request(path: Path) -> Request:
     return Request(**json.loads(path.read_text(encoding="utf-8")))
 
 
+def write_refusal(folder: Path, error: PorosError) -> None:
+    """Leave an error for the process that started this one."""
+    record = {"type": error.type, "message": error.message, "where": error.where}
+    text = json.dumps(record | {"remediation": error.remediation})
+    (folder / REFUSAL_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_refusal(folder: Path) -> PorosError | None:
+    """The error that `write_refusal` left, of its own kind; None: there is none."""
+    path = folder / REFUSAL_FILE
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    kind: type[PorosError] = getattr(errors, record.pop("type"))
+    return kind(record.pop("message"), **record)
+
+
 def refuse_uncertified(config: PorosConfig) -> None:
     """Refuse a config whose run the gate can't compare with a stock one.
 
     Raises:
-        PorosConfigError: The base is not NF4, or is not what the product's own loader makes.
+        PorosConfigError: The base is not what the product's own loader makes.
     """
-    if config.quantization != "nf4":
-        raise PorosConfigError(
-            f"quantization {config.quantization} has no parity gate yet, only nf4 has",
-            where="quantization",
-            remediation="set quantization: nf4",
-        )
     if config.nf4_load_strategy == "gpu":
         raise PorosConfigError(
             "the parity gate quantises layer by layer, not as nf4_load_strategy gpu does",

@@ -20,7 +20,7 @@ def resume_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord | None
     """The steps after the checkpoint; nothing for a cell that wrote none."""
     if cell.resume_at is None:
         return None
-    folder = plan.folder / "checkpoints" / cell.name
+    folder = plan.checkpoint(cell)
     state = verify(folder)
     streamed = open_streamed(plan, cell, torch.device(plan.device), adapter=folder)
     optimizer = make_optimizer(streamed.params, weight_decay=cell.weight_decay)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from poros.data.batches import Batch
 from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
-from poros.loading.byte_source import SafetensorsSource
+from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
@@ -77,8 +77,9 @@ def open_streamed(
 ) -> StreamedModel:
     """Load the cell's base and adapter (or another one) through the product; attach the ring."""
     base = load_base_model(
-        SafetensorsSource(Path(cell.nf4_folder)),
+        open_checkpoint(Path(cell.streamed_folder or cell.base_folder)),
         device=device,
+        quantization=cell.precision,
         dtype=getattr(torch, cell.dtype),
         layers_per_block=cell.block_size,
         attn_implementation=cell.attn_implementation,
@@ -208,7 +209,7 @@ def save_for_resume(
 ) -> Path:
     """Write the product's checkpoint of this step, which another process continues."""
     assert cell.resume_at is not None
-    folder = plan.folder / "checkpoints" / cell.name
+    folder = plan.checkpoint(cell)
     folder.parent.mkdir(exist_ok=True)
     state = TrainerState(
         run_id="parity",

@@ -7,7 +7,7 @@ from poros.measure.plan import Cell
 from poros.measure.records import ArmRecord, StepRecord
 
 CELL = Cell(
-    name="c", model="llama", nf4_folder="", adapter="", batches="", layers_path="", num_steps=2,
+    name="c", model="llama", base_folder="", adapter="", batches="", layers_path="", num_steps=2,
     accumulation=2,
 )  # fmt: skip
 PROVED = {"streaming_proof": {"proved": True, "reason": ""}}

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from poros.config import PorosConfig
-from poros.errors import PorosConfigError
+from poros.errors import PorosConfigError, PorosHubError
+from poros.loading.nf4_cache import MANIFEST
 from poros.measure.cell_files import make_cell
 from poros.measure.config_cells import config_cells
+from poros.measure.family_models import tiny_models, write_model
 from poros.measure.gate import run_gate, run_parity
 from poros.measure.reference import open_model
 from poros.measure.request import Request
@@ -54,7 +57,7 @@ def test_what_may_change_bits_and_what_may_not_reaches_the_cell(settings, tmp_pa
     cell = config_cells(asked(settings, tmp_path, **changes))[0]
     assert (cell.attn_implementation, cell.dtype) == ("eager", "float32")
     assert (cell.prefetch, cell.preserve_rng, cell.num_slots) == (False, False, 2)
-    config = json.loads((Path(cell.nf4_folder) / "config.json").read_text())
+    config = json.loads((Path(cell.base_folder) / "config.json").read_text())
     assert config["quantization_config"]["bnb_4bit_compute_dtype"] == "float32"
 
 
@@ -80,13 +83,54 @@ def test_both_arms_follow_a_configs_settings(settings, tmp_path):
         assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.parametrize(
-    "changes", [{"quantization": "bf16"}, {"nf4_load_strategy": "gpu"}], ids=["bf16", "gpu"]
-)
-def test_what_the_gate_cannot_certify_is_refused_before_anything_runs(settings, changes):
+@pytest.mark.parametrize("quantization", ["bf16", "fp16"])
+def test_a_dense_base_is_read_by_both_arms_from_the_models_own_folder(
+    settings, tmp_path, quantization
+):
+    outcome = run_gate(
+        asked(settings, tmp_path, quantization=quantization), mutants=False, say=print
+    )
+    cell = outcome.plan.cells[0]
+    assert (cell.precision, cell.base_folder) == (quantization, settings["model_name_or_path"])
+    assert cell.dtype == {"bf16": "bfloat16", "fp16": "float16"}[quantization]
+    assert outcome.passed, (outcome.verdicts, outcome.jobs)
+
+
+def test_a_model_that_is_nf4_already_is_read_by_both_arms_from_its_own_folder(settings, tmp_path):
+    packed = Path(config_cells(asked(settings, tmp_path / "first"))[0].base_folder)
+    folder = tmp_path / "packed"
+    shutil.copytree(packed, folder)
+    (folder / MANIFEST).unlink()
+    request = asked(settings, tmp_path / "second", model_name_or_path=str(folder))
+    outcome = run_gate(request, mutants=False, say=print)
+    assert outcome.plan.cells[0].base_folder == str(folder)
+    assert outcome.passed, (outcome.verdicts, outcome.jobs)
+
+
+def test_the_dense_text_part_of_a_multimodal_checkpoint_is_refused(settings, tmp_path):
+    (model,) = tiny_models("gemma3")
+    whole, _ = write_model(model, tmp_path / "gemma3")
+    for path in Path(settings["model_name_or_path"]).glob("tokenizer*"):
+        shutil.copy(path, whole)
+    changes = {"model_name_or_path": str(whole), "quantization": "bf16"}
+    with pytest.raises(PorosConfigError, match="multimodal"):
+        config_cells(asked(settings, tmp_path, **changes))
+
+
+def test_another_loaders_bytes_are_refused_before_anything_runs(settings):
     with pytest.raises(PorosConfigError) as refused:
-        run_parity(PorosConfig(**settings | changes))
-    assert refused.value.where in changes
+        run_parity(PorosConfig(**settings | {"nf4_load_strategy": "gpu"}))
+    assert refused.value.where == "nf4_load_strategy"
+
+
+def test_what_ends_the_preparation_ends_the_gate_with_its_own_kind(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    request = asked(settings, tmp_path / "asked", model_name_or_path="nobody/nothing")
+    with pytest.raises(PorosHubError, match="nobody/nothing") as refused:
+        run_gate(request, mutants=False, say=print)
+    assert refused.value.exit_code == 5
+    assert refused.value.remediation
 
 
 def test_another_adapter_lies_in_another_folder(tiny_plan, tiny_llama):
