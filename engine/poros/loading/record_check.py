@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedModel
@@ -38,7 +39,7 @@ def check_transformers(architecture: ArchSpec) -> None:
         )
 
 
-def check_record(model: PreTrainedModel, architecture: ArchSpec) -> None:
+def check_record(model: PreTrainedModel, architecture: ArchSpec, dtype: torch.dtype) -> None:
     """Refuse a record that does not describe the model: it would train on part of it.
 
     Raises:
@@ -52,10 +53,12 @@ def check_record(model: PreTrainedModel, architecture: ArchSpec) -> None:
         wrong = f"layers_path {architecture.layers_path!r} is no list of layers in the model"
     elif lost := [path for path in architecture.resident if path not in modules]:
         wrong = f"resident names what the model has not: {', '.join(lost)}"
+    elif held := [p for p in architecture.resident if _overlap(p, architecture.layers_path)]:
+        wrong = f"resident names what holds the layers, or lies in them: {', '.join(held)}"
     elif fixed := _outside_the_record(model, architecture):
         wrong = f"neither in a layer nor among the resident modules: {short_list(fixed)}"
-    elif model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict:
-        wrong = "transformers keeps some of its modules in float32, Poros can't"
+    elif kept := model._get_dtype_plan(dtype):
+        wrong = f"transformers keeps modules in float32, which Poros can't: {', '.join(kept)}"
     else:
         return
     raise PorosModelError(
@@ -63,6 +66,10 @@ def check_record(model: PreTrainedModel, architecture: ArchSpec) -> None:
         where=f"the record of {architecture.model_type}",
         remediation="correct the record (docs/adding-a-model.md), or report it if it is Poros's",
     )
+
+
+def _overlap(path: str, other: str) -> bool:
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
 def _outside_the_record(model: PreTrainedModel, architecture: ArchSpec) -> list[str]:

@@ -96,7 +96,7 @@ def build_skeleton(
             where=f"config.json of {name}" if name else "config.json",
             remediation="restore the config.json that belongs to these weights",
         ) from error
-    check_record(model, architecture)
+    check_record(model, architecture, dtype)
     _fill_buffers(model)
     for module in model.modules():
         if isinstance(module, Linear4bit):

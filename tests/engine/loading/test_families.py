@@ -167,6 +167,14 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
         {"resident": (*find_architecture("llama").resident, "model.wte")},
         "resident names what the model has not: model.wte",
     ),
+    "the layers resident": (
+        {"resident": ("model", "lm_head")},
+        "resident names what holds the layers, or lies in them: model",
+    ),
+    "a part of a layer resident": (
+        {"resident": (*find_architecture("llama").resident, "model.layers.1.mlp")},
+        "resident names what holds the layers, or lies in them: model.layers.1.mlp",
+    ),
     "another class": ({"hf_class": "MistralForCausalLM"}, "MistralForCausalLM"),
 }
 
@@ -185,7 +193,7 @@ def test_float32_modules_are_refused_and_not_rounded(monkeypatch: pytest.MonkeyP
     from transformers import LlamaForCausalLM
 
     monkeypatch.setattr(LlamaForCausalLM, "_keep_in_fp32_modules_strict", ["norm"])
-    with pytest.raises(PorosModelError, match="keeps some of its modules in float32"):
+    with pytest.raises(PorosModelError, match="keeps modules in float32, which Poros can't: norm"):
         build_skeleton(tiny_config(), quantization="bf16", dtype=torch.bfloat16)
 
 
