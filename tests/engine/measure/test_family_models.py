@@ -36,8 +36,8 @@ def written(tmp_path_factory):
 
 
 def test_all_of_the_table_and_of_the_multimodal_checkpoints_have_a_name():
-    assert set(family_names()) == set(NAMES)
-    assert len(family_names()) == len(NAMES)
+    assert set(NAMES) <= set(family_names())
+    assert len(set(family_names())) == len(family_names())
     assert {model.model_type for model in families_of("all")} == architectures().keys()
     assert {model.wrapper for model in MODELS} - {""} == {w.model_type for w in WRAPPERS}
 
