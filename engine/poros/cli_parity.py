@@ -36,7 +36,7 @@ _OPTIONS = (
     click.option("--keep-going", is_flag=True, help="Compare all cells, though one failed."),
 )
 _SHAPE_OPTIONS = (
-    click.option("--device", metavar="DEVICE", help="cpu or cuda:N."),
+    click.option("--device", metavar="DEVICE", help="cpu or cuda:N (families: cpu)."),
     click.option("--num-layers", type=_COUNT, help="Fewer layers than the shape has."),
     click.option("--seq-len", type=_COUNT, help="Tokens of a sample."),
     click.option("--batch-size", type=_COUNT, help="Samples of a micro-batch."),
@@ -89,7 +89,8 @@ def parity(
     if sum((demo, shape is not None, family is not None, path is not None)) != 1:
         raise click.UsageError("Give one of --demo, --family NAME, --shape NAME and CONFIG")
     if shape is None:
-        _refuse_shape_options(options, allowed={"cap_gb"} if path is not None else set())
+        others = {"cap_gb"} if path is not None else {"device"} if family is not None else set()
+        _refuse_shape_options(options, allowed=others)
     config = None
     if path is not None:
         from poros.config_load import load_config
@@ -110,4 +111,5 @@ def _refuse_shape_options(options: dict[str, Any], *, allowed: set[str]) -> None
     """
     for name in _SHAPE_NAMES - allowed:
         if options[name] is not None:
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with --shape only")
+            among = "--shape and --family" if name == "device" else "--shape"
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with {among} only")

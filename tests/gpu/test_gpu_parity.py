@@ -35,3 +35,19 @@ def test_a_run_under_autocast_repeats_streams_and_resumes(tmp_path):
     outcome = run_gate(request, mutants=False, say=print)
     assert outcome.passed, [v for v in outcome.verdicts if v.word != "PASS"] + [outcome.jobs]
     assert {v.claim for v in outcome.verdicts} == {"A", "B-fwd", "B-bwd", "C", "D"}
+
+
+FAMILIES = "qwen3_5,gemma2,gemma3_text,gemma4,phi3,gpt_neox"
+"""Between them all kinds of layers, of attention and of side tensors."""
+
+
+def test_families_of_all_kinds_of_layers_stream_exactly_on_the_device(tmp_path):
+    request = Request(
+        target="family", folder=str(tmp_path), model=FAMILIES, device="cuda:0", num_steps=2,
+        quick=True,
+    )  # fmt: skip
+    outcome = run_gate(request, mutants=True, say=print)
+    wrong = [v for v in outcome.verdicts if v.word != "PASS"]
+    wrong += [mutant for mutant in outcome.mutants or [] if mutant["ok"] is not True]
+    assert outcome.passed, wrong or outcome.jobs
+    assert {cell.family for cell in outcome.plan.cells} == set(FAMILIES.split(","))

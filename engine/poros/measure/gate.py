@@ -300,7 +300,8 @@ def _request(
     options: dict[str, Any],
 ) -> Request:
     given = {key: value for key, value in options.items() if value is not None}
-    device = given.pop("device", None) or ("cuda:0" if torch.cuda.is_available() else "cpu")
+    wanted = given.pop("device", None)
+    device = wanted or ("cuda:0" if torch.cuda.is_available() else "cpu")
     if demo:
         return Request(
             target="demo", folder=str(work), device="cpu", num_steps=steps or DEMO_STEPS, **given
@@ -308,7 +309,7 @@ def _request(
     if family is not None:
         families_of(family)  # so is this one
         return Request(
-            target="family", folder=str(work), model=family, device="cpu",
+            target="family", folder=str(work), model=family, device=wanted or "cpu",
             num_steps=steps or FAMILY_STEPS, **given,
         )  # fmt: skip
     if shape is not None:

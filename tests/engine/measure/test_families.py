@@ -105,7 +105,8 @@ def test_packing_that_is_not_refused_is_no_pass(tmp_path, monkeypatch):
         (["--family", "lama"], 4, "nearest: llama"),
         (["--family", "llama", "--mutants"], 2, "hidden states"),
         (["--family", "llama", "--demo"], 2, "Give one of"),
-        (["--family", "llama", "--seq-len", "8"], 2, "--shape only"),
+        (["--family", "llama", "--seq-len", "8"], 2, "--seq-len goes with --shape only"),
+        (["--demo", "--device", "cpu"], 2, "--device goes with --shape and --family only"),
     ],
 )
 def test_a_wrong_request_is_told_before_a_process_starts(

@@ -8,6 +8,7 @@ from poros.measure import gate, report
 from poros.measure.arms import Ended
 from poros.measure.compare import Verdict
 from poros.measure.gate import (
+    _request,
     forget_former,
     judge_all,
     num_adapter_tensors,
@@ -198,3 +199,9 @@ def test_a_refusal_is_not_a_pass():
 
 def test_shapes_name_a_family_of_the_table():
     assert {config["model_type"] for config in SHAPES.values()} >= {"qwen2", "llama", "phi3"}
+
+
+@pytest.mark.parametrize(("device", "found"), [(None, "cpu"), ("cuda:1", "cuda:1")])
+def test_families_run_on_the_cpu_unless_a_device_is_named(tmp_path, device, found):
+    request = _request(None, False, None, "llama", None, tmp_path, {"device": device})
+    assert (request.target, request.device) == ("family", found)
