@@ -156,10 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("micro-batches in another order", patches.reversed_order, first=r"^loss\.0"),
     Mutant("one nibble of one weight", data.one_nibble, first=r"^loss\.0", differ=(LOSSES,)),
     Mutant("one absmax one step up", data.absmax_up, first=r"^loss\.0", differ=(LOSSES,)),
-    Mutant(
-        "nested absmax one ULP up", data.nested_absmax_up, first=r"^loss\.0",
-        differ=(LOSSES,),
-    ),
+    # So small a step that another micro-batch's loss may round to the same number (on CUDA it did).
+    Mutant("nested absmax one ULP up", data.nested_absmax_up, first=r"^loss\.0"),
     Mutant("offset dropped", data.offset_dropped, first=r"^loss\.0", differ=(LOSSES, GRADS)),
     Mutant(
         "bias lost", data.bias_lost, first=r"^loss\.0", differ=(LOSSES,), left_out=no_biases
