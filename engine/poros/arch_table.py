@@ -111,8 +111,8 @@ TABLE: tuple[ArchSpec, ...] = (
         left_out=(*_OLD_ROTARY, r"^mtp\."),
         renames=(("model.language_model.", "model."),),
         recurrent=True,
-        notes="three layers of linear attention to one of full attention; strict deterministic mode "
-        "needs no exception with transformers' own linear attention",
+        notes="three layers of linear attention to one of full attention; strict deterministic "
+        "mode needs no exception with transformers' own linear attention",
     ),
     ArchSpec(
         model_type="gemma2",
