@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from poros.arch_registry import CERTIFIED, USER_ASSERTED, label_of
 from poros.arch_table import ArchSpec
@@ -133,7 +134,7 @@ def refuse_too_long(config: PorosConfig, model_config: dict[str, Any]) -> None:
     Raises:
         PorosConfigError: max_seq_length is larger.
     """
-    positions = model_config.get("max_position_embeddings")
+    positions = _whole_config(model_config).get("max_position_embeddings")
     if isinstance(positions, int) and config.max_seq_length > positions:
         raise PorosConfigError(
             f"max_seq_length {config.max_seq_length} is beyond the model's {positions} positions",
@@ -148,7 +149,7 @@ def refuse_short_window(config: PorosConfig, model_config: dict[str, Any]) -> No
     Raises:
         PorosConfigError: The window is shorter than a packed row.
     """
-    text_config = model_config.get("text_config", model_config)
+    text_config = _whole_config(model_config.get("text_config", model_config))
     window = text_config.get("sliding_window")
     used = text_config.get("use_sliding_window", True)
     if config.packing and used and isinstance(window, int) and window < config.max_seq_length:
@@ -158,6 +159,19 @@ def refuse_short_window(config: PorosConfig, model_config: dict[str, Any]) -> No
             where=config.model_name_or_path,
             remediation=f"set packing: false, or max_seq_length to {window} or less",
         )
+
+
+def _whole_config(model_config: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with transformers' own where the file leaves them out."""
+    model_type = str(model_config.get("model_type"))
+    if model_type not in CONFIG_MAPPING:
+        return model_config
+    own = {key: value for key, value in model_config.items() if key != "auto_map"}
+    try:
+        whole: dict[str, Any] = CONFIG_MAPPING[model_type].from_dict(own).to_dict()
+    except Exception:  # noqa: BLE001 - in any way; the load, which builds the model, tells how
+        return model_config
+    return whole
 
 
 def refuse_attention(config: PorosConfig, spec: ArchSpec, *, where: str) -> None:

@@ -9,7 +9,7 @@ from poros.arch_registry import find_architecture
 from poros.certified import certified_cells
 from poros.config import PorosConfig
 from poros.errors import PorosConfigError
-from poros.training.inputs import refuse_short_window, warn_unproved
+from poros.training.inputs import refuse_short_window, refuse_too_long, warn_unproved
 
 
 def own(spec):
@@ -55,3 +55,36 @@ def test_packing_is_refused_where_it_would_lose_the_sliding_window(window):
 )
 def test_packing_is_accepted_where_no_window_is_lost(packing, model):
     refuse_short_window(PorosConfig(packing=packing, max_seq_length=64), model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_type": "gemma3_text"},
+        {"model_type": "mistral"},
+        {"model_type": "qwen2", "use_sliding_window": True},
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}},
+    ],
+)
+def test_a_window_that_the_file_leaves_to_transformers_is_a_window_too(model):
+    config = PorosConfig(packing=True, max_seq_length=4097)
+    with pytest.raises(PorosConfigError, match="window of 4096"):
+        refuse_short_window(config, model)
+    refuse_short_window(PorosConfig(packing=True, max_seq_length=4096), model)
+
+
+def test_positions_that_the_file_leaves_to_transformers_have_an_end_too():
+    with pytest.raises(PorosConfigError, match="2048 positions"):
+        refuse_too_long(PorosConfig(max_seq_length=2049), {"model_type": "llama"})
+    refuse_too_long(PorosConfig(max_seq_length=2048), {"model_type": "llama"})
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+def test_a_window_that_transformers_has_and_does_not_use_is_none(model_type):
+    refuse_short_window(PorosConfig(packing=True, max_seq_length=8192), {"model_type": model_type})
+
+
+def test_a_config_that_transformers_refuses_is_read_as_it_stands():
+    model = {"model_type": "mistral", "hidden_size": "wide", "sliding_window": 16}
+    with pytest.raises(PorosConfigError, match="window of 16"):
+        refuse_short_window(PorosConfig(packing=True, max_seq_length=64), model)
