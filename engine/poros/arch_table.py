@@ -69,6 +69,8 @@ class Wrapper:
         prefixes: Beginnings of stored names of text tensors, and what the text model calls them;
             of two that fit, the longer one counts.
         left_out: Patterns of stored tensors that belong to the other parts.
+        text_sizes: What a size is that ``text_config`` leaves out: transformers 4 did not write
+            values that are its own defaults.
     """
 
     model_type: str
@@ -76,6 +78,7 @@ class Wrapper:
     text_types: tuple[str, ...]
     prefixes: tuple[tuple[str, str], ...]
     left_out: tuple[str, ...]
+    text_sizes: tuple[tuple[str, int], ...] = ()
 
 
 TABLE: tuple[ArchSpec, ...] = (
@@ -206,6 +209,12 @@ WRAPPERS: tuple[Wrapper, ...] = (
         text_types=("gemma3_text",),
         prefixes=_LLAVA_PREFIXES,
         left_out=(r"^(model\.)?vision_tower\.", r"^(model\.)?multi_modal_projector\."),
+        text_sizes=(
+            ("num_hidden_layers", 26),
+            ("hidden_size", 2304),
+            ("num_attention_heads", 8),
+            ("vocab_size", 262208),
+        ),
     ),
     Wrapper(
         model_type="gemma4",

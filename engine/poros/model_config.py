@@ -118,6 +118,7 @@ def text_config(
     # Dangerous keys anywhere in the whole are kept, for `check_config` to refuse.
     text |= {key: value for key, value in _all_items(config) if _is_checked(key)}
     text |= {key: v for key, v in inner.items() if v is not None or key not in text}
+    text = dict(wrapper.text_sizes) | text
     text |= {"architectures": [hf_class]}
     if "quantization_config" in config:
         text["quantization_config"] = _text_quantisation(config["quantization_config"], wrapper)

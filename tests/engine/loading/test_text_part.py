@@ -11,13 +11,17 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, BitsAndBytesConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from poros.arch_registry import find_architecture
+from poros.arch_table import WRAPPERS
 from poros.errors import PorosArchNotValidatedError, PorosModelError
 from poros.events import Event, Warned
 from poros.loading.base_model import BaseModel, load_base_model
 from poros.loading.byte_source import SafetensorsSource
 from poros.loading.text_part import open_source
 from poros.measure.fingerprint import same_bits
+from poros.model_config import SIZES, check_config, text_config
 from tests.engine.loading.tiny_models import (
     CPU,
     all_tensors,
@@ -283,3 +287,43 @@ def test_the_names_that_the_docs_give_to_stock_are_the_ones_that_load(tmp_path: 
     write_whole(tmp_path, "gemma3")
     assert told == open_text_part(tmp_path).key_mapping
     assert next(iter(told)) == next(iter(open_text_part(tmp_path).key_mapping))  # the longest
+
+
+def test_sizes_that_a_text_config_leaves_out_are_transformers_own() -> None:
+    filled = [wrapper for wrapper in WRAPPERS if wrapper.text_sizes]
+    assert filled
+    for wrapper in filled:
+        (text_type,) = wrapper.text_types
+        own = CONFIG_MAPPING[text_type]()
+        assert dict(wrapper.text_sizes) == {key: getattr(own, key) for key in SIZES}
+
+
+def test_a_text_config_without_its_defaults_is_read_as_stock_reads_it() -> None:
+    # As transformers 4 wrote google/gemma-3-4b-it.
+    inner = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    whole = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
+    text, _ = text_config(whole | {"text_config": inner})
+    check_config(text, find_architecture("gemma3_text"), where="")
+    assert [text[key] for key in SIZES] == [34, 2560, 8, 262208]
+    lost, _ = text_config(whole | {"text_config": inner | {"vocab_size": None}})
+    with pytest.raises(PorosModelError, match="vocab_size is None"):
+        check_config(lost, find_architecture("gemma3_text"), where="")
+
+
+def test_a_checkpoint_with_such_a_config_loads_to_the_same_bytes(tmp_path: Path) -> None:
+    write_whole(tmp_path, "gemma3", num_attention_heads=8)
+    before = load(tmp_path, quantization="bf16")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["text_config"]["num_attention_heads"]
+    path.write_text(json.dumps(config))
+    after = load(tmp_path, quantization="bf16")
+    assert after.model.config.num_attention_heads == 8
+    assert_same_tensors(all_tensors(after.model), all_tensors(before.model))
