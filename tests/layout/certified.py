@@ -2,11 +2,13 @@
 
 python tests/layout/certified.py --write   makes both anew
 
-A cell of docs/validation/*/gate.json certifies if the whole gate passed on a CUDA device and the
-claims B-fwd, B-bwd and D about this cell are PASS with all expected tensors compared. Runs on the
-CPU, compiled layers and families outside the table certify nothing.
+A cell of docs/validation/*/gate.json certifies if the whole gate passed on a CUDA device, the
+claims B-fwd, B-bwd and D about this cell are PASS with all expected tensors compared, and the arm
+is proved to have streamed, with more blocks than slots. Hashes of both arms, where they lie beside
+it, must be equal. Runs on the CPU, compiled layers and families outside the table certify nothing.
 """
 
+import gzip
 import json
 import sys
 from collections.abc import Iterator
@@ -34,7 +36,8 @@ def cells(folder: Path = VALIDATION) -> list[Cell]:
     """Every proof, equal ones once with all their artifacts."""
     merged: dict[Cell, list[str]] = {}
     for path in sorted(folder.glob("*/gate.json")):
-        for cell in _cells_of(json.loads(path.read_text("utf-8"))):
+        record = json.loads(path.read_text("utf-8"))
+        for cell in _cells_of(record) if _same_hashes(path.parent) else ():
             merged.setdefault(cell, []).append(path.parent.name)
     return [replace(cell, artifacts=tuple(merged[cell])) for cell in sorted(merged)]
 
@@ -53,7 +56,8 @@ def _cells_of(record: dict[str, Any]) -> Iterator[Cell]:
     found = set()
     for cell in record["cells"]:
         family = _TEXT_TYPE.get(cell["model"], cell["model"])
-        if family in _OWN and _proves(record["verdicts"], cell["name"]) and not cell["compile"]:
+        proved = _proves(record["verdicts"], cell["name"]) and _streamed(record, cell["name"])
+        if family in _OWN and proved and not cell["compile"]:
             tiny = bool(cell.get("family")) or cell["name"].startswith("tiny")
             found.add(
                 Cell(
@@ -69,13 +73,43 @@ def _cells_of(record: dict[str, Any]) -> Iterator[Cell]:
     yield from sorted(found)
 
 
+def _same_hashes(folder: Path) -> bool:
+    """Whether no step's root differs between the two arms, as far as the artifact has both."""
+    paths = [folder / f"hashes-{arm}.jsonl.gz" for arm in ("reference", "streamed")]
+    if not all(path.is_file() for path in paths):
+        return True
+    left, right = ([_root(line) for line in _lines(path)] for path in paths)
+    return left == right != []
+
+
+def _lines(path: Path) -> list[bytes]:
+    return gzip.decompress(path.read_bytes()).splitlines()
+
+
+def _root(line: bytes) -> list[Any]:
+    step = json.loads(line)
+    return [step[key] for key in ("cell", "step", "root", "num_items")]
+
+
+def _streamed(record: dict[str, Any], cell: str) -> bool:
+    """Whether the cell's streamed arm brought blocks into slots that had held others."""
+    proofs = [
+        measured["streaming_proof"]
+        for measured in record["measurements"]
+        if (measured["arm"], measured["cell"]) == ("streamed", cell)
+    ]
+    return (
+        len(proofs) == 1
+        and proofs[0]["proved"]
+        and proofs[0]["num_copies"] > proofs[0]["num_slots"]
+    )
+
+
 def _proves(verdicts: list[dict[str, Any]], cell: str) -> bool:
-    about = {verdict["claim"]: verdict for verdict in verdicts if verdict["cell"] == cell}
-    return all(
-        claim in about
-        and about[claim]["word"] == "PASS"
-        and about[claim]["num_compared"] == about[claim]["num_expected"] > 0
-        for claim in CLAIMS
+    about = [verdict for verdict in verdicts if verdict["cell"] == cell]
+    return set(CLAIMS) <= {verdict["claim"] for verdict in about} and all(
+        verdict["word"] == "PASS" and verdict["num_compared"] == verdict["num_expected"] > 0
+        for verdict in about
     )
 
 

@@ -1,6 +1,7 @@
 """certified.json and the page's table are what the committed artifacts give, and only good ones."""
 
 import copy
+import gzip
 import importlib.util
 import json
 from pathlib import Path
@@ -46,6 +47,14 @@ def with_cell(**changes):
     return {"cells": [cell | changes for cell in GOOD["cells"]]}
 
 
+def with_proof(**changes):
+    measured = copy.deepcopy(GOOD["measurements"])
+    for row in measured:
+        if row["arm"] == "streamed":
+            row["streaming_proof"] |= changes
+    return {"measurements": measured}
+
+
 def without_gpu():
     keys = ("gpu", "compute_capability")
     return {"environment": {k: v for k, v in GOOD["environment"].items() if k not in keys}}
@@ -77,6 +86,13 @@ def test_a_good_artifact_certifies_its_cell_and_no_more(tmp_path):
         *(with_verdict(claim, num_compared=0, num_expected=0) for claim in certified.CLAIMS),
         *(with_verdict(claim, num_compared=1) for claim in certified.CLAIMS),
         *(with_verdict(claim, cell="another") for claim in certified.CLAIMS),
+        # a second verdict, that takes the first one's place or that it would take
+        {"verdicts": [*GOOD["verdicts"], GOOD["verdicts"][0] | {"word": "FAIL"}]},
+        {"verdicts": [GOOD["verdicts"][0] | {"word": "FAIL"}, *GOOD["verdicts"]]},
+        {"measurements": []},
+        {"measurements": GOOD["measurements"] * 2},
+        with_proof(proved=False),
+        with_proof(num_copies=2),  # two blocks, which stay in their slots
         with_cell(compile=True),
         with_cell(model="olmo"),
         with_cell(model="mistral3"),
@@ -84,6 +100,29 @@ def test_a_good_artifact_certifies_its_cell_and_no_more(tmp_path):
 )
 def test_an_artifact_that_proves_nothing_certifies_nothing(tmp_path, changes):
     assert of(tmp_path, **changes) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "num_cells"),
+    [
+        (lambda steps: None, 1),
+        (lambda steps: steps[-1].update(root="0"), 0),
+        (lambda steps: steps[-1].update(num_items=1), 0),
+        (lambda steps: steps.pop(), 0),
+        (lambda steps: steps.clear(), 0),
+    ],
+)
+def test_hashes_beside_an_artifact_must_be_those_of_equal_arms(tmp_path, edit, num_cells):
+    assert len(of(tmp_path)) == 1
+    for arm in ("reference", "streamed"):
+        name = f"hashes-{arm}.jsonl.gz"
+        good = certified.VALIDATION / "h200-qwen2.5-7b" / name
+        steps = [json.loads(line) for line in gzip.decompress(good.read_bytes()).splitlines()]
+        if arm == "streamed":
+            edit(steps)
+        with gzip.open(tmp_path / "a-run" / name, "wt") as file:
+            file.writelines(json.dumps(step) + "\n" for step in steps)
+    assert len(certified.cells(tmp_path)) == num_cells
 
 
 @pytest.mark.parametrize(
