@@ -108,6 +108,12 @@ def _read_headers(folder: Path) -> tuple[dict[str, TensorHeader], PorosError | N
 
 def _folder_of(model: str) -> Path:
     folder = Path(model).expanduser()
+    if folder.is_file():
+        raise PorosModelError(
+            "a file, not a model's folder",
+            where=model,
+            remediation="give the folder that holds config.json and the safetensors files",
+        )
     if folder.is_dir() or not _HUB_NAME.fullmatch(model):
         return folder
     snapshots = _hub_cache() / f"models--{model.replace('/', '--')}"

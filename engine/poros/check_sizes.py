@@ -206,8 +206,10 @@ def _wrong_ends(
         if outside[name].shape != wanted
     ]
     if not any(len(h.shape) == 2 and h.shape[0] == wanted[0] for h in outside.values()):
-        shapes = {n: list(h.shape) for n, h in outside.items() if len(h.shape) == 2}
-        wrong.append(f"vocab_size is {wanted[0]}, no embeddings have as many rows: {shapes}")
+        shapes = [f"{n} is {list(h.shape)}" for n, h in outside.items() if len(h.shape) == 2]
+        wrong.append(
+            f"vocab_size is {wanted[0]}, no embeddings have as many rows: {', '.join(shapes)}"
+        )
     if config.get("tie_word_embeddings") is False and not heads:
         wrong.append("tie_word_embeddings is false, but the weights have no head")
     return wrong
@@ -218,7 +220,7 @@ def _wrong_widths(
 ) -> list[str]:
     """Norms and projections at both ends of a layer are as wide as the hidden state."""
     hidden = config.get("hidden_size")
-    wrong = {}
+    wrong: dict[tuple[int, ...], list[str]] = {}
     for name, header in headers.items():
         leaf = name.rpartition(".weight")[0].rpartition(".")[2]
         if layer_of(name, layers_path) is None or not name.endswith(".weight"):
@@ -227,11 +229,9 @@ def _wrong_widths(
         axis = width.get(leaf)
         packed = f"{name}.absmax" in headers
         if axis is not None and not packed and header.shape[axis : axis + 1] != (hidden,):
-            wrong[name] = header.shape
-    if not wrong:
-        return []
-    shape = list(next(iter(wrong.values())))
-    return [f"hidden_size is {hidden}, {short_list(wrong)} is {shape}"]
+            wrong.setdefault(header.shape, []).append(name)
+    told = (f"{short_list(names)} is {list(shape)}" for shape, names in wrong.items())
+    return [f"hidden_size is {hidden}, {', '.join(told)}"] if wrong else []
 
 
 def _sum(tensors: list[_Stored], size: str) -> int:

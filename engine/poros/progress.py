@@ -78,6 +78,7 @@ class LinePrinter:
         self._started_s = time.monotonic()
         self._first_step = 0
         self._on_cpu = False
+        self._loaded: events.ModelLoaded | None = None
 
     def __call__(self, event: Event, line: str) -> None:
         """Show what a person wants to know of the event."""
@@ -154,7 +155,9 @@ class LinePrinter:
     def _tell(self, event: Event) -> None:
         if isinstance(event, events.RunFinished):
             self._keep()
-        for text in _sentences(event, self._config, on_cpu=self._on_cpu):
+        if isinstance(event, events.ModelLoaded):
+            self._loaded = event
+        for text in _sentences(event, self._config, self._loaded, on_cpu=self._on_cpu):
             self._say(text)
 
     def _say(self, text: str) -> None:
@@ -177,7 +180,9 @@ class LinePrinter:
         return drawn
 
 
-def _sentences(event: Event, config: PorosConfig, *, on_cpu: bool) -> list[str]:
+def _sentences(
+    event: Event, config: PorosConfig, loaded: events.ModelLoaded | None, *, on_cpu: bool
+) -> list[str]:
     match event:
         case events.DataPrepared():
             return [
@@ -201,12 +206,18 @@ def _sentences(event: Event, config: PorosConfig, *, on_cpu: bool) -> list[str]:
         case events.CommandAcknowledged():
             return [f"{event.command}: {event.detail}"]
         case events.RunFinished():
-            return summary(event, config, on_cpu=on_cpu)
+            return summary(event, config, loaded, on_cpu=on_cpu)
         case _:
             return []
 
 
-def summary(event: events.RunFinished, config: PorosConfig, *, on_cpu: bool) -> list[str]:
+def summary(
+    event: events.RunFinished,
+    config: PorosConfig,
+    loaded: events.ModelLoaded | None = None,
+    *,
+    on_cpu: bool,
+) -> list[str]:
     """What is said at the end of a run."""
     if event.status != "finished":
         path = event.checkpoint_path
@@ -223,14 +234,27 @@ def summary(event: events.RunFinished, config: PorosConfig, *, on_cpu: bool) -> 
     return [
         head,
         f"the adapter lies in {_plain(adapter)}; load it with",
-        *(f"    {line}" for line in snippet(config, adapter, on_cpu=on_cpu)),
+        *(f"    {line}" for line in snippet(config, adapter, loaded, on_cpu=on_cpu)),
     ]
 
 
-def snippet(config: PorosConfig, adapter: str, *, on_cpu: bool) -> list[str]:
-    """Python that loads the adapter on the stock base; it gives the run's own logits."""
+def snippet(
+    config: PorosConfig,
+    adapter: str,
+    loaded: events.ModelLoaded | None = None,
+    *,
+    on_cpu: bool,
+) -> list[str]:
+    """Python that loads the adapter on the stock base; it gives the run's own logits.
+
+    Of a multimodal checkpoint the text class must be named: the auto class opens the whole, on
+    which the adapter's names fit nothing and PEFT only warns.
+    """
     how = f"dtype=torch.{config.torch_dtype}"
-    imports = "AutoModelForCausalLM"
+    text_class = loaded.text_class if loaded else ""
+    imports = model_class = text_class or "AutoModelForCausalLM"
+    if loaded and text_class:
+        how += f", key_mapping={loaded.key_mapping!r}"
     if config.quantization == "nf4":
         imports += ", BitsAndBytesConfig"
         how += (
@@ -242,7 +266,7 @@ def snippet(config: PorosConfig, adapter: str, *, on_cpu: bool) -> list[str]:
     name = config.model_name_or_path
     lines = [
         f"import torch; from peft import PeftModel; from transformers import {imports}",
-        f"base = AutoModelForCausalLM.from_pretrained({name!r}, device_map={place!r}, {how})",
+        f"base = {model_class}.from_pretrained({name!r}, device_map={place!r}, {how})",
         f"model = PeftModel.from_pretrained(base, {adapter!r})",
     ]
     if on_cpu and config.quantization == "nf4":

@@ -131,6 +131,19 @@ def test_a_config_that_belongs_to_other_weights_is_refused_by_name(folder, chang
     assert words in reason(small(folder, **changes))
 
 
+def test_tensors_are_told_with_their_own_shapes(folder):
+    told = reason(small(folder, hidden_size=32, vocab_size=7))
+    assert "input_layernorm.weight" in told.split(" is [64], ")[0]
+    assert "o_proj.weight is [64, 64], model.layers.[0-2].mlp.down_proj.weight is [64, 160]" in told
+    assert "no embeddings have as many rows: model.embed_tokens.weight is [" in told
+
+
+def test_a_file_is_no_model_folder(folder):
+    small(folder)
+    with pytest.raises(PorosModelError, match="a file, not a model's folder"):
+        check_model(str(folder / "config.json"))
+
+
 def test_a_missing_head_and_a_missing_layer_are_told(folder):
     tensors = qwen_tensors(SMALL)
     del tensors["lm_head.weight"]

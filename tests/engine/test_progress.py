@@ -82,6 +82,22 @@ def test_the_summary_loads_the_adapter_in_four_lines_with_the_flag_on_the_cpu():
     assert not any("avx512" in line for line in gpu)
 
 
+def test_the_summary_names_the_text_class_of_a_multimodal_model():
+    mapping = {r"^language_model\.model\.": "model."}
+    loaded = events.ModelLoaded(
+        model_type="gemma3_text", num_blocks=1, block_bytes=[1], num_slots=2, slot_bytes=1,
+        host_bytes=1, resident_bytes=1, num_trainable_params=1, num_adapter_tensors=1,
+        load_device_peak_bytes=0, from_cache=False, text_class="Gemma3ForCausalLM",
+        key_mapping=mapping,
+    )  # fmt: skip
+    text = show(io.StringIO(), RUN_STARTED, loaded, finished())
+    code = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert "import Gemma3ForCausalLM, BitsAndBytesConfig" in code[0]
+    assert code[1].startswith("base = Gemma3ForCausalLM.from_pretrained('some/model', ")
+    assert f"key_mapping={mapping!r}" in code[1]
+    assert "AutoModel" not in text
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -19,6 +19,7 @@ from poros.events import EvaluationFinished, Event, ModelLoaded, PhaseProgressed
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.phases import phase_events
+from poros.loading.text_part import TextPart
 from poros.run_folder import RunFolder
 from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
@@ -302,6 +303,8 @@ class Assembly:
 
     def _emit_loaded(self) -> None:
         base, block_bytes = self.base, [block.num_bytes for block in self.base.blocks]
+        source = self.inputs.source
+        part = source if isinstance(source, TextPart) else None
         self.around.emit(
             ModelLoaded(
                 model_type=base.architecture.model_type,
@@ -315,6 +318,8 @@ class Assembly:
                 num_adapter_tensors=len(self.params),
                 load_device_peak_bytes=base.load_device_peak_bytes,
                 from_cache=base.from_cache,
+                text_class=base.architecture.hf_class if part else "",
+                key_mapping=part.key_mapping if part else {},
             )
         )
 

@@ -42,3 +42,6 @@ def test_a_run_on_a_multimodal_model_trains_its_text_part(name, tmp_path):
     loaded = PeftModel.from_pretrained(base, tmp_path / "out" / "adapter").state_dict()
     missing = [n for n in adapter if n.replace(".weight", ".default.weight") not in loaded]
     assert missing == []
+    [said] = [event for event in seen if isinstance(event, events.ModelLoaded)]
+    assert said.text_class == part.config["architectures"][0]
+    assert said.key_mapping == part.key_mapping
