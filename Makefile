@@ -6,6 +6,8 @@ TORCH ?= torch
 PYTHON ?= python3
 VENV ?= .venv
 STEPS ?= 20
+# Two processes, a file's tests in one of them: what a module's tests share is made once.
+PARALLEL ?= -n 2 --dist loadfile
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
@@ -20,7 +22,7 @@ demo: $(DEMO_STAMP) ## Fine-tune a small real model, streamed, and compare its a
 	@$(BIN)/poros demo
 
 test: $(DEV_STAMP) ## All tests but the long ones
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q $(PARALLEL)
 
 check: $(DEV_STAMP) ## Format, lint, import contracts, types
 	@$(BIN)/ruff format --check .

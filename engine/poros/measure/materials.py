@@ -82,14 +82,17 @@ def _endless(rows: Sequence[list[int]]) -> Iterator[list[int]]:
 
 
 def _padded(rows: list[list[int]], width: int) -> dict[str, Tensor]:
+    # Every second row on the left: what is causal never sees padding on the right, so a mask that
+    # got lost would not show.
     width = max(width, *map(len, rows))
     ids_BT = torch.zeros(len(rows), width, dtype=torch.int64)
     mask_BT = torch.zeros_like(ids_BT)
+    labels_BT = torch.full_like(ids_BT, IGNORED)
     for k, row in enumerate(rows):
-        ids_BT[k, : len(row)] = torch.tensor(row)
-        mask_BT[k, : len(row)] = 1
-    labels_BT = ids_BT.masked_fill(mask_BT == 0, IGNORED)
-    labels_BT[:, :3] = IGNORED
+        first = width - len(row) if k % 2 else 0
+        ids_BT[k, first : first + len(row)] = torch.tensor(row)
+        mask_BT[k, first : first + len(row)] = 1
+        labels_BT[k, first + 3 : first + len(row)] = torch.tensor(row[3:])
     return {"input_ids": ids_BT, "labels": labels_BT, "attention_mask": mask_BT}
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from poros.measure.materials import random_rows, write_adapter, write_batches
 from poros.measure.relabel import relabel
@@ -20,9 +20,22 @@ def written(path, **options):
 def test_padded_rows_have_a_mask_and_no_labels_on_padding(tmp_path):
     tensors = written(tmp_path, form="padding")
     mask_BT, labels_BT = tensors["0.0.attention_mask"], tensors["0.0.labels"]
-    assert mask_BT.sum(1).tolist() == [5, 4]
+    assert mask_BT.tolist() == [[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]
+    assert labels_BT.tolist() == [[-100, -100, -100, 4, 5], [-100, -100, -100, -100, 9]]
     assert (labels_BT[mask_BT == 0] == -100).all()
     assert {tensors[f"{s}.{m}.input_ids"].shape[1] for s in (0, 1) for m in (0, 1)} == {5, 6}
+
+
+def test_a_lost_padding_mask_would_show_in_the_loss(tmp_path):
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape_config("tiny-llama")))
+    tensors = written(tmp_path, form="padding")
+    inputs = {name: tensors[f"0.0.{name}"] for name in ("input_ids", "labels")}
+    with torch.no_grad():
+        masked = model(**inputs, attention_mask=tensors["0.0.attention_mask"]).loss
+        without = model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"])).loss
+    assert masked.isfinite()
+    assert abs(masked - without) > 1e-4
 
 
 def test_packed_documents_do_not_see_each_other(tmp_path):
