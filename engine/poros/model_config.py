@@ -9,6 +9,7 @@ from typing import Any
 
 from poros.arch_table import TABLE, WRAPPERS, ArchSpec, Wrapper
 from poros.errors import PorosArchNotValidatedError, PorosModelError
+from poros.weights_index import unreadable
 
 CONFIG_FILE = "config.json"
 
@@ -40,7 +41,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             where=str(folder),
             remediation="give the folder that holds config.json and the safetensors files",
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise PorosModelError(
             f"not readable as JSON ({error})",
             where=str(path),

@@ -81,14 +81,21 @@ def read_file_header(path: Path) -> dict[str, StoredTensor]:
             file.seek(_LENGTH_BYTES)
             raw = file.read(header_bytes)
     except OSError as error:
-        raise PorosModelError(
-            f"can't read the file: {error.strerror}", where=str(path), remediation=DOWNLOAD_AGAIN
-        ) from error
+        raise unreadable(path, error) from error
     entries = _parse_header(path, raw)
     start = _LENGTH_BYTES + header_bytes
     tensors = {n: _stored(path, n, e, start) for n, e in entries.items() if n != "__metadata__"}
     _check_coverage(path, tensors, start, size_bytes)
     return tensors
+
+
+def unreadable(path: Path, error: OSError) -> PorosModelError:
+    """What to say of a file of the model that the system doesn't hand out."""
+    denied = isinstance(error, PermissionError)
+    mend = f"make it readable: chmod u+r {path}" if denied else DOWNLOAD_AGAIN
+    return PorosModelError(
+        f"can't read the file: {error.strerror}", where=str(path), remediation=mend
+    )
 
 
 def short_list(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from poros.errors import PorosModelError
-from poros.weights_index import read_file_header, read_index, short_list
+from poros.weights_index import read_file_header, read_index, short_list, unreadable
 
 
 def write_shard(path: Path, **tensors: torch.Tensor) -> Path:
@@ -212,3 +212,11 @@ def test_headers_are_read_without_torch() -> None:
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_file_that_may_not_be_read_asks_for_the_right_and_not_for_a_download():
+    denied = unreadable(Path("model.safetensors"), PermissionError(13, "Permission denied"))
+    broken = unreadable(Path("model.safetensors"), OSError(5, "Input/output error"))
+    assert "Permission denied" in str(denied)
+    assert "chmod u+r model.safetensors" in str(denied)
+    assert "download the file again" in str(broken)

@@ -23,7 +23,7 @@ from poros.loading.hub import resolve_model
 from poros.loading.probe import architecture_of
 from poros.loading.record_check import check_transformers
 from poros.loading.text_part import open_source
-from poros.model_config import check_config
+from poros.model_config import check_config, is_prequantised
 
 Emit = Callable[[Event], None]
 
@@ -59,6 +59,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
         trust_remote_code=config.trust_remote_code,
     )
     check_transformers(spec)
+    is_prequantised(source.config, where=source.name)  # refuses GPTQ and its like
     warn_unproved(spec, config.blockwise_arch_check, emit)
     refuse_too_long(config, source.config)
     refuse_short_window(config, source.config)

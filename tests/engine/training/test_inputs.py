@@ -1,15 +1,23 @@
 """What is refused before a weight is read."""
 
 import dataclasses
+import json
 
 import pytest
+import torch
 
 from poros import arch_registry
 from poros.arch_registry import find_architecture
 from poros.certified import certified_cells
 from poros.config import PorosConfig
-from poros.errors import PorosConfigError
-from poros.training.inputs import refuse_short_window, refuse_too_long, warn_unproved
+from poros.errors import PorosConfigError, PorosModelError
+from poros.training.inputs import (
+    read_inputs,
+    refuse_short_window,
+    refuse_too_long,
+    warn_unproved,
+)
+from tests.engine.training.tiny_run import write_chat_model
 
 
 def own(spec):
@@ -88,3 +96,13 @@ def test_a_config_that_transformers_refuses_is_read_as_it_stands():
     model = {"model_type": "mistral", "hidden_size": "wide", "sliding_window": 16}
     with pytest.raises(PorosConfigError, match="window of 16"):
         refuse_short_window(PorosConfig(packing=True, max_seq_length=64), model)
+
+
+def test_foreign_quantised_weights_are_refused_before_a_row_is_read(tmp_path):
+    model = write_chat_model(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (model / "config.json").write_text(json.dumps(config))
+    settings = PorosConfig(model_name_or_path=str(model), dataset=str(tmp_path / "no.jsonl"))
+    with pytest.raises(PorosModelError, match="gptq"):
+        read_inputs(settings, torch.device("cpu"), lambda _: None)
