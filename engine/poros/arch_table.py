@@ -5,7 +5,7 @@ A table, not a search: one record a family. Adding one: docs/adding-a-model.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 _ENDS = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head")
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -56,6 +56,18 @@ class ArchSpec:
     head_divisor: str = ""
     min_transformers: str = ""
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a text where a tuple belongs: a comma was forgotten.
+
+        Raises:
+            TypeError: With the field.
+        """
+        for field in fields(self):
+            if str(field.type).startswith("tuple") and isinstance(getattr(self, field.name), str):
+                raise TypeError(
+                    f"{self.model_type}: {field.name} is a text; a tuple ends in a comma"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

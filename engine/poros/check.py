@@ -209,7 +209,7 @@ def _add_headers(
                 f"checkpoint and config disagree: {'; '.join(wrong)}",
                 where=report.model,
                 remediation="restore the config.json that belongs to these weights, or download "
-                "both again",
+                "both again" + ("" if report.sizes else ", or correct layers_path in the record"),
             )
         )
 

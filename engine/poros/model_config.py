@@ -76,7 +76,7 @@ def check_config(
             f"model_type {architecture.model_type!r} belongs to {architecture.hf_class}, but "
             f"architectures says {', '.join(named)}",
             where=where,
-            remediation=_MEND,
+            remediation=f"{_MEND}, or correct hf_class in the family's record",
         )
     for key in SIZES:
         value = config.get(key)

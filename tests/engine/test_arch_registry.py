@@ -318,3 +318,8 @@ def test_this_stack_is_read_without_torch():
     assert done.stdout.strip() == str(this_stack())
     assert all(isinstance(cell, Cell) for cell in certified_cells())
     assert isinstance(this_stack(), Stack)
+
+
+def test_a_forgotten_comma_is_told_by_the_field() -> None:
+    with pytest.raises(TypeError, match="lora_targets is a text"):
+        ArchSpec(model_type="x", hf_class="X", lora_targets="q_proj")  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.model_filler import DENSE_DTYPES, Filled, LoadPlan, ModelFiller
 from poros.loading.phases import device_peak, memory_errors, phase_events
 from poros.loading.probe import architecture_of
-from poros.loading.record_check import resident_paths
+from poros.loading.record_check import RecordError, resident_paths
 from poros.loading.stock_source import StockSource
 from poros.loading.text_part import TextPart
 from poros.model_config import check_config, is_prequantised
@@ -133,6 +133,8 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
             stored = SafetensorsSource(entry, name=source.name, mapped=True)
             again = replace(plan, prequantised=True)
             base = _base_model(ModelFiller(stored, again).run(), again, source.digest())
+        except RecordError:
+            raise
         except PorosModelError as error:
             nf4_cache.discard(entry, str(error), emit=plan.emit)
         else:

@@ -13,6 +13,10 @@ from poros.errors import PorosModelError
 from poros.weights_index import short_list
 
 
+class RecordError(PorosModelError):
+    """The record is wrong: no fault of the checkpoint, nor of what a cache holds of it."""
+
+
 def resident_paths(model: nn.Module, architecture: ArchSpec) -> list[str]:
     """The modules that stay on the device, those among them that only some configs have."""
     present = {path for path, _ in model.named_modules()}
@@ -43,7 +47,7 @@ def check_record(model: PreTrainedModel, architecture: ArchSpec, dtype: torch.dt
     """Refuse a record that does not describe the model: it would train on part of it.
 
     Raises:
-        PorosModelError: With the record's field and what is wrong with it.
+        RecordError: With the record's field and what is wrong with it.
     """
     modules = dict(model.named_modules())
     layers = modules.get(architecture.layers_path)
@@ -61,7 +65,7 @@ def check_record(model: PreTrainedModel, architecture: ArchSpec, dtype: torch.dt
         wrong = f"transformers keeps modules in float32, which Poros can't: {', '.join(kept)}"
     else:
         return
-    raise PorosModelError(
+    raise RecordError(
         wrong,
         where=f"the record of {architecture.model_type}",
         remediation="correct the record (docs/adding-a-model.md), or report it if it is Poros's",

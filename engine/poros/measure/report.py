@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +17,9 @@ from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord
 
 Say = Callable[[str], None]
+
+_FEW = 3
+"""So many claims that did not pass for one reason have a line each."""
 
 
 def cell_record(cell: Cell) -> dict[str, Any]:
@@ -45,9 +49,8 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=160, highlight=False, color_system=None)
     console.print(family_table(record) if record["target"] == "family" else _table(record))
-    for verdict in record["verdicts"]:
-        if verdict["word"] != "PASS":
-            console.print(_reason(verdict), markup=False)
+    for line in _not_passed(record["verdicts"]):
+        console.print(line, markup=False)
     for difference in record["differences"]:
         console.print(f"closer look: {difference}", markup=False)
     _show_mutants(record["mutants"], console)
@@ -55,8 +58,10 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
         console.print(line, markup=False)
     for note in record["notes"]:
         console.print(note, markup=False)
+    last_lines = {job["name"]: job["last_lines"].splitlines() for job in record["jobs"]}
     for name in record["failed_jobs"]:
-        console.print(f"{name} failed: its record does not count", markup=False)
+        cause = "".join(f": {line}" for line in last_lines.get(name, [])[-1:])
+        console.print(f"{name} failed, its record does not count{cause}", markup=False)
     console.print(last_line(record), markup=False)
 
 
@@ -128,6 +133,15 @@ def _setting(cell: dict[str, Any]) -> str:
         "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _not_passed(verdicts: list[dict[str, Any]]) -> list[str]:
+    """A line for each claim that did not pass, or one for many that have the same reason."""
+    wrong = [verdict for verdict in verdicts if verdict["word"] != "PASS"]
+    counts = Counter((v["word"], v["reason"]) for v in wrong if v["first_difference"] is None)
+    alike = {key for key, count in counts.items() if count > _FEW}
+    lines = [f"{counts[word, why]} claims {word}: {why}" for word, why in sorted(alike)]
+    return lines + [_reason(v) for v in wrong if (v["word"], v["reason"]) not in alike]
 
 
 def _reason(verdict: dict[str, Any]) -> str:

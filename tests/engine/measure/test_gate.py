@@ -167,7 +167,7 @@ def test_the_report_says_which_cells_stay_on_the_device(outcome, capsys):
     assert shown.count("stays on the device") == 1
 
 
-def test_nothing_of_a_former_request_is_read_again(outcome, request_, monkeypatch):
+def test_nothing_of_a_former_request_is_read_again(outcome, request_, monkeypatch, capsys):
     real = gate.product_job
 
     def no_product(name, module, *arguments):
@@ -179,6 +179,11 @@ def test_nothing_of_a_former_request_is_read_again(outcome, request_, monkeypatc
     assert {v.word for v in again.verdicts if v.claim != "A"} == {"REFUSED"}
     assert again.failed_jobs == ["streamed", "resumed"]
     assert not again.passed
+    report.show(gate.record_of(again))
+    shown = capsys.readouterr().out.splitlines()
+    assert sum("REFUSED: the" in line for line in shown) == 1, "alike reasons are one line"
+    (failed,) = [line for line in shown if line.startswith("streamed failed")]
+    assert "No module named poros.measure.no_such_module" in failed
 
 
 def test_only_what_is_kept_by_its_source_outlives_a_request(tmp_path):
