@@ -134,7 +134,7 @@ TABLE: tuple[ArchSpec, ...] = (
         hf_class="Gemma2ForCausalLM",
         attentions=("eager",),
         head_softcap="final_logit_softcapping",
-        notes="sliding and full attention in turn",
+        notes="sliding and full attention in turn; needs attn_implementation: eager",
     ),
     ArchSpec(
         model_type="gemma3_text",

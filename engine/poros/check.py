@@ -47,6 +47,7 @@ class Report:
         labels: The three words, for NF4 on this machine.
         why: The reason for the first word.
         stack: This machine.
+        notes: What the table says of the family.
         prequantised: Whether its files are NF4 already.
         sizes: None where the headers can't be read or have no layers.
         left_out_bytes: Stored tensors that are not used, and their sizes.
@@ -60,6 +61,7 @@ class Report:
     labels: Labels
     why: str
     stack: Stack
+    notes: str = ""
     prequantised: bool = False
     sizes: Sizes | None = None
     left_out_bytes: dict[str, int] = field(default_factory=dict)
@@ -89,7 +91,7 @@ def check_model(model: str) -> Report:
     spec = architectures().get(model_type) if not refusals else None
     report = Report(
         model, folder, model_type, wrapper.model_type if wrapper else "", *_labels(spec),
-        this_stack(), refusals=refusals,
+        this_stack(), notes=spec.notes if spec else "", refusals=refusals,
     )  # fmt: skip
     refusals += _refused_configs(report, text, spec)
     if unread is not None:

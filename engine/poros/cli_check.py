@@ -41,6 +41,8 @@ def _lines(report: Report) -> list[tuple[str, str]]:
         ("precision", f"{words.precision} (nf4)"),
         ("stack", f"{words.stack} ({report.stack})"),
     ]
+    if report.notes:
+        lines.append(("notes", report.notes))
     if (size := report.sizes) is not None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in size.layer_kinds.items())
         lines += [
@@ -75,6 +77,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "trains": not report.refusals,
         "labels": asdict(report.labels),
         "why": report.why,
+        "notes": report.notes,
         "stack": asdict(report.stack),
         "prequantised": report.prequantised,
         "sizes": report.sizes and asdict(report.sizes),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from poros import arch_registry
-from poros.arch_registry import VARIABLE
+from poros.arch_registry import VARIABLE, find_architecture
 from poros.check import UNKNOWN, check_model
 from poros.cli_check import record_of
 from poros.errors import PorosError, PorosHubError, PorosModelError
@@ -71,6 +71,7 @@ def test_a_real_model_has_the_sizes_that_were_measured(folder):
 def test_a_proved_family_is_certified_with_the_artifacts_behind_it(folder):
     report = check_model(str(small(folder)))
     assert report.labels.architecture == "certified"
+    assert report.notes == find_architecture("qwen2").notes
     assert "h200-qwen2.5-7b" in report.why
     assert "random weights" in report.why
 
