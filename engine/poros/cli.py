@@ -65,7 +65,8 @@ def schema() -> None:
 def parity_command(config: Path | None, **options: Any) -> int:
     """Compare the streamed run with a stock resident one, byte for byte.
 
-    Give one of --demo, --family, --shape and CONFIG; the options from --device on are for --shape.
+    Give one of --demo, --family, --shape and CONFIG; the options from --device on are for --shape,
+    --device for --family and --cap-gb for CONFIG too.
     """
     return parity(config, **options)
 

@@ -176,7 +176,8 @@ def _build(config: dict[str, Any], where: str) -> nn.Module:
         raise _unbuildable(model_type, error, where) from error
     _refuse_other_names(config, hf_config, where)
     spec = ArchSpec(model_type=model_type, hf_class=model_class.__name__)
-    check_config(config, spec, where=where, trust_remote_code=True)  # which is not run
+    # No code of the model runs here; whether auto_map may stand in the config, the caller says.
+    check_config(config, spec, where=where, trust_remote_code=True)
     try:
         with torch.device("meta"):
             model: nn.Module = model_class(hf_config)

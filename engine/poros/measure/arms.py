@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REFERENCE_SCRIPT = Path(__file__).with_name("reference.py")
 
 _POLL_S = 0.2
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@-]+/)+")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Ended:
     exit_code: int
     duration_s: float
     last_lines: str
+
+    def as_record(self) -> dict[str, Any]:
+        """For the artifact, which others read: why it failed, without this machine's folders."""
+        said = _FOLDERS.sub("", self.last_lines) if self.exit_code else ""
+        return vars(self) | {"last_lines": said}
 
 
 def reference_job(name: str, plan_folder: Path, output: Path, *more: str) -> Job:

@@ -88,8 +88,8 @@ def load_base(source: ByteSource, request: Request, **settings: Any) -> BaseMode
         **settings,
     )
     note = {
-        "model": source.name,
-        "entry": str(base.cache_entry),
+        "model": Path(source.name).name,
+        "entry": base.cache_entry.name,
         "load_s": time.perf_counter() - started_s,
         "load_device_peak_bytes": base.load_device_peak_bytes,
         "from_cache": base.from_cache,

@@ -362,7 +362,7 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
         "differences": outcome.differences,
         "mutants": outcome.mutants,
         "loads": _read_lines(outcome.plan.folder / "loads.jsonl"),
-        "jobs": [vars(job) for job in outcome.jobs.values()],
+        "jobs": [job.as_record() for job in outcome.jobs.values()],
         "measurements": report.measurements(outcome.plan, outcome.arms),
     }
 

@@ -210,3 +210,10 @@ def test_shapes_name_a_family_of_the_table():
 def test_families_run_on_the_cpu_unless_a_device_is_named(tmp_path, device, found):
     request = _request(None, False, None, "llama", None, tmp_path, {"device": device})
     assert (request.target, request.device) == ("family", found)
+
+
+def test_an_artifact_tells_why_a_job_failed_without_this_machines_folders():
+    said = 'File "/home/me/venv/lib/python3.12/site-packages/torch/nn/a.py", line 3\nOSError: full'
+    failed = Ended("streamed", 1, 2.0, said).as_record()
+    assert failed["last_lines"] == 'File "a.py", line 3\nOSError: full'
+    assert Ended("streamed", 0, 2.0, said).as_record()["last_lines"] == ""
