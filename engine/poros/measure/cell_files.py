@@ -89,7 +89,7 @@ def load_base(source: ByteSource, request: Request, **settings: Any) -> BaseMode
     )
     note = {
         "model": Path(source.name).name,
-        "entry": base.cache_entry.name,
+        "entry": base.cache_entry.name if base.cache_entry else None,
         "load_s": time.perf_counter() - started_s,
         "load_device_peak_bytes": base.load_device_peak_bytes,
         "from_cache": base.from_cache,
