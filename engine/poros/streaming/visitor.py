@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from poros.streaming.block import Block
-from poros.streaming.device_slots import CopyLane, Slot
+from poros.streaming.block_manager import BlockManager
+from poros.streaming.device_slots import Slot
 
 
 class Stay:
@@ -44,22 +45,22 @@ class Visitor:
 
     Args:
         block: What travels.
-        lane: The ring's, so that copies come in the order in which they are needed.
+        ring: Its lane carries the block too, so that copies come in the order in which they are
+            needed; its ``copied_bytes`` count all that the lane carries.
         device: Where the block is computed.
 
     Attributes:
         num_copies: So far.
-        copied_bytes: So far.
     """
 
-    def __init__(self, block: Block, lane: CopyLane, *, device: torch.device) -> None:
+    def __init__(self, block: Block, ring: BlockManager, *, device: torch.device) -> None:
         """Leave the block where it is."""
-        self._block, self._lane, self._device = block, lane, device
+        self._block, self._ring, self._device = block, ring, device
+        self._lane = ring.lane
         self._slot: Slot | None = None
         self._waited = False
         self._stays: weakref.WeakSet[Any] = weakref.WeakSet()
         self.num_copies = 0
-        self.copied_bytes = 0
 
     @property
     def present(self) -> bool:
@@ -76,7 +77,7 @@ class Visitor:
         self._lane.copy(slot, self._block.host)
         self._slot, self._waited = slot, False
         self.num_copies += 1
-        self.copied_bytes += self._block.num_bytes
+        self._ring.copied_bytes += self._block.num_bytes
 
     def stay(self) -> Stay:
         """Have the bytes on the device and the tensors pointed at them until the stay ends."""

@@ -127,7 +127,7 @@ class HostEnds:
             emit(Warned(code="head-resident", message=message))
         if self.head is None or self.block is None:
             return None
-        visitor = Visitor(self.block, manager.lane, device=self.device)
+        visitor = Visitor(self.block, manager, device=self.device)
         if prefetch:
             manager.when_idle = visitor.fetch
         return StreamedHead(model, self.head, visitor, num_chunk_rows=num_chunk_rows)

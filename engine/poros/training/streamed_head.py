@@ -43,6 +43,14 @@ class DeferredLogits:
         """Multiply by a number."""
         return self._then(lambda logits: logits * factor, factor)
 
+    def __getitem__(self, part: object) -> NoReturn:
+        """Take a part: whose labels would it have?"""
+        raise _refusal("takes a part of its logits")
+
+    def __add__(self, other: object) -> NoReturn:
+        """Add something, which may be a weight that would need gradients."""
+        raise _refusal("adds to its logits")
+
     def _then(self, op: LogitOp, number: float = 1.0) -> DeferredLogits:
         if not isinstance(number, (int, float)):
             raise _refusal(f"combines its logits with a {type(number).__name__}")
