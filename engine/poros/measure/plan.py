@@ -51,6 +51,8 @@ class Cell:
     head_on_host: bool = False
     """The head visits the device for its loss, which is computed in chunks of rows."""
     embeddings_on_host: bool = False
+    head_prefetch: bool = True
+    """The head comes while the last blocks compute."""
     loss_chunk_rows: int | None = None
     """Rows of such a chunk; None: as many as the product takes."""
     resume_at: int | None = None

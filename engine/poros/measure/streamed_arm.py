@@ -152,7 +152,7 @@ def attach_head(
     head = ends.attach(
         base.model,
         manager,
-        prefetch=cell.prefetch,
+        prefetch=cell.prefetch and cell.head_prefetch,
         emit=silent,
         num_chunk_rows=cell.loss_chunk_rows,
     )

@@ -100,7 +100,7 @@ def assert_equal(given, ops, num_items, *, autocast, rows):
 
 
 @pytest.mark.parametrize("ignored", PATTERNS)
-@pytest.mark.parametrize("shape", [(1, 1, 33), (1, 2, 32), (2, 17, 1001), (1, 97, 512), (3, 16, 7)])
+@pytest.mark.parametrize("shape", [(1, 1, 33), (1, 2, 32), (2, 17, 301), (1, 70, 256), (3, 16, 7)])
 def test_loss_and_gradient_of_every_shape_and_pattern_are_stocks(shape, ignored):
     given = problem(shape, ignored=ignored)
     for num_items, autocast in itertools.product((None, 5, torch.tensor(5)), (False, True)):

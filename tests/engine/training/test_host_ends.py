@@ -112,7 +112,7 @@ def test_losses_and_gradients_are_those_of_resident_ends(folders, name):
     resident = Opened(folder, MemoryPlan())
     for autocast in (False, True):
         expected = resident.step(autocast=autocast)
-        for plan in PLANS:
+        for plan in PLANS if name == "llama, tied" else (BOTH,):
             found = Opened(folder, plan).step(autocast=autocast)
             assert len(found) == len(expected) > 20
             assert all(map(same_bits, expected, found)), plan
