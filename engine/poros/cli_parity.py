@@ -61,13 +61,16 @@ _SHAPE_OPTIONS = (
     click.option(
         "--through-files", is_flag=True, default=None, help="By way of safetensors files on disk."
     ),
+    click.option(
+        "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
+    ),
 )
 
 
 _SHAPE_NAMES = {
     "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
     "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
-    "through_files",
+    "through_files", "vram_budget",
 }  # fmt: skip
 
 

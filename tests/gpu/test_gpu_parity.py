@@ -37,6 +37,18 @@ def test_a_run_under_autocast_repeats_streams_and_resumes(tmp_path):
     assert {v.claim for v in outcome.verdicts} == {"A", "B-fwd", "B-bwd", "C", "D"}
 
 
+def test_head_and_embeddings_on_the_host_have_the_resident_bits_on_the_device(tmp_path):
+    request = Request(
+        **CUT_DOWN, folder=str(tmp_path), num_layers=3, num_steps=3, vram_budget="min"
+    )
+    outcome = run_gate(request, mutants=False, say=print)
+    assert outcome.passed, [v for v in outcome.verdicts if v.word != "PASS"] + [outcome.jobs]
+    (cell,) = outcome.plan.cells
+    assert cell.head_on_host
+    shown = outcome.arms["streamed"][cell.name].end["streaming_proof"]
+    assert shown["num_visits"] == cell.num_steps * cell.accumulation
+
+
 FAMILIES = "qwen3_5,gemma2,gemma3_text,gemma4,phi3,gpt_neox"
 """Between them all kinds of layers, of attention and of side tensors."""
 

@@ -8,7 +8,7 @@ never touch the device here: `place_ends` moves them when the trainer wants them
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,10 +119,11 @@ def load_base_model(
         return _load_through_cache(source, plan, cache)
 
 
-def place_ends(base: BaseModel, device: torch.device) -> None:
-    """Move everything outside the layers to `device`."""
+def place_ends(base: BaseModel, device: torch.device, *, without: Collection[str] = ()) -> None:
+    """Move everything outside the layers to `device`, but for modules that stay on the host."""
     for path in resident_paths(base.model, base.architecture):
-        base.model.get_submodule(path).to(device)
+        if path not in without:
+            base.model.get_submodule(path).to(device)
 
 
 def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> BaseModel:

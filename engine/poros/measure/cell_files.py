@@ -19,6 +19,7 @@ from poros.loading.text_part import open_source
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
 from poros.measure.request import Request
+from poros.training.memory_plan import memory_plan
 
 LEARNING_RATE = 1e-3
 
@@ -63,6 +64,16 @@ def make_cell(
         num_steps=request.num_steps,
         **settings,
     )
+
+
+def on_host(vram_budget: float | str) -> dict[str, Any]:
+    """The fields of a cell that follow from the setting ``vram_budget``."""
+    plan = memory_plan(vram_budget)
+    return {
+        "head_on_host": plan.head_on_host,
+        "embeddings_on_host": plan.embeddings_on_host,
+        "head_prefetch": vram_budget != "min",
+    }
 
 
 def open_checkpoint(folder: Path) -> ByteSource:

@@ -16,7 +16,7 @@ from poros.errors import PorosConfigError
 from poros.loading.base_model import DENSE_DTYPES
 from poros.loading.byte_source import ByteSource
 from poros.loading.text_part import TextPart
-from poros.measure.cell_files import load_base, make_cell, resume_at, silent
+from poros.measure.cell_files import load_base, make_cell, on_host, resume_at, silent
 from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
 from poros.training.assembly import make_batches, num_slots
@@ -53,7 +53,7 @@ def config_cells(request: Request) -> list[Cell]:
         request, "config", base_folder, model_config, path,
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
         accumulation=accumulation, num_slots=num_slots(config, slot_bytes),
-        **_settings(config, request),
+        **_settings(config, request), **on_host(config.vram_budget),
     )  # fmt: skip
     return [cell]
 

@@ -13,6 +13,7 @@ from poros.config import PorosConfig
 from poros.errors import PorosConfigError, PorosParityError
 from poros.measure import materials
 from poros.measure.cell_files import make_cell, open_checkpoint, quantised, resume_at
+from poros.measure.end_mutants import with_ends_on_host
 from poros.measure.family_models import WINDOW, TinyModel, families_of, too_old, write_model
 from poros.measure.plan import Cell
 from poros.measure.request import Request
@@ -31,6 +32,8 @@ class _Way:
     autocast: str | None = None
     interrupted: bool = False
     """Saved and continued, for claim C."""
+    ends_on_host: bool = False
+    """Head and embeddings, and a loss of several chunks."""
 
     @property
     def name(self) -> str:
@@ -38,9 +41,9 @@ class _Way:
 
 
 _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
-_PACKED = _Way(precision="nf4", form="packing", block_size=3)
-_UNPACKED = _Way(precision="nf4", form="none", block_size=3)
-_DENSE = _Way(precision="bf16", form="none", block_size=3, autocast="bfloat16")
+_PACKED = _Way(precision="nf4", form="packing", block_size=3, ends_on_host=True)
+_UNPACKED = _Way(precision="nf4", form="none", block_size=3, ends_on_host=True)
+_DENSE = _Way(precision="bf16", form="none", block_size=3, autocast="bfloat16", ends_on_host=True)
 _DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1)
 
 
@@ -85,7 +88,7 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
     attention = model.spec.attentions[0]
     packed = quantised(open_checkpoint(whole), request, attn_implementation=attention)
     config = json.loads((text / "config.json").read_text(encoding="utf-8"))
-    return [
+    cells = [
         make_cell(
             request,
             "/".join(filter(None, (model.family, way.name, model.variant))),
@@ -106,6 +109,10 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
             resume_at=resume_at(request) if way.interrupted else None,
         )
         for way in _ways(model)
+    ]
+    return [
+        with_ends_on_host(cell) if way.ends_on_host else cell
+        for cell, way in zip(cells, _ways(model), strict=True)
     ]
 
 

@@ -24,13 +24,13 @@ from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streamed_arm import (
     StreamedModel,
+    attach_head,
     attach_ring,
     make_step,
     open_streamed,
     read_batches,
     save_for_resume,
 )
-from poros.measure.streaming_proof import proof
 from poros.streaming.ambient import RandomState
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import load_checkpoint
@@ -113,12 +113,7 @@ class Bench:
                 self._make_step(optimizer, batches, cell, step, note)
                 recorder.end_step()
                 self.between_steps(step)
-        shown = proof(
-            self.streamed.base.layers,
-            self.streamed.manager,
-            num_blocks=len(self.streamed.base.blocks),
-            num_passes=num_steps * cell.accumulation,
-        )
+        shown = self.streamed.proof(num_steps * cell.accumulation)
         return recorder.end(streaming_proof=shown)
 
     def _make_step(
@@ -187,6 +182,9 @@ class Bench:
         streamed.attachment = attach_ring(
             streamed.base, streamed.manager, cell, streamed.device, **self.attach_options
         )
+        if streamed.head is not None:
+            streamed.head.detach()
+        streamed.head = attach_head(streamed.base, streamed.ends, streamed.manager, cell)
         with torch.no_grad():
             for (_, parameter), value in zip(streamed.params, self.first_values, strict=True):
                 parameter.copy_(value)
@@ -235,6 +233,8 @@ class Mutant:
     word: str = "FAIL"
     resumed: bool = False
     """Shown by continuing from a checkpoint."""
+    ends: bool = False
+    """Shown with head and embeddings on the host."""
     left_out: Callable[[Bench], str] = lambda _: ""
     """Says why a cell can't show it; empty: it can."""
 

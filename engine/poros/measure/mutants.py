@@ -19,6 +19,7 @@ from torch import Tensor
 
 from poros.measure import mutant_bytes as data
 from poros.measure import mutant_patches as patches
+from poros.measure.end_mutants import END_MUTANTS, with_ends_on_host
 from poros.measure.mutant_bench import (
     NUM_STEPS,
     Bench,
@@ -204,6 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
         first=r"^loss\.0", differ=(LOSSES, GRADS), resumed=True,
     ),
     Mutant("base resident, nothing streamed", patches.resident_base, word="REFUSED"),
+    *END_MUTANTS,
 )  # fmt: skip
 
 
@@ -228,17 +230,31 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
 
     The protections themselves are tried too: with them on, the same disturbances change nothing.
     A mutant that can't show on that cell is not red: its record says why, and counts apart.
-    That of biases is then tried on the first cell of a family that has some.
+    That of biases is then tried on the first cell of a family that has some, those of head and
+    embeddings on the first cell with these on the host.
     """
     bench = _bench(plan, plan.cells[0])
     baselines: dict[Setting | str, ArmRecord] = {}
     biased = next((cell for cell in plan.cells if cell.model == WITH_BIASES), None)
     others = [m for m in chosen if biased and m.left_out is no_biases and no_biases(bench)]
-    found = _tried(bench, [mutant for mutant in chosen if mutant not in others], baselines)
+    ends = [mutant for mutant in chosen if mutant.ends]
+    first = [mutant for mutant in chosen if mutant not in others and not mutant.ends]
+    found = _tried(bench, first, baselines)
     found += _protections(bench, baselines)
     if others and biased is not None:
         found += _tried(_bench(plan, biased), others, {})
+    if ends:
+        found += _tried_on_ends(bench, ends)
     return found
+
+
+def _tried_on_ends(bench: Bench, chosen: Sequence[Mutant]) -> list[dict[str, Any]]:
+    """Those of head and embeddings, and that having these on the host changes nothing."""
+    hosted = _bench(bench.plan, with_ends_on_host(bench.plan.cells[0]))
+    baseline = hosted.run(PLAIN)
+    found = _tried(hosted, chosen, {PLAIN: baseline})
+    where = first_difference(bench.run(PLAIN), baseline)
+    return [*found, _protected("head and embeddings on the host", where)]
 
 
 def _bench(plan: Plan, cell: Cell) -> Bench:

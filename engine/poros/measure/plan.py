@@ -48,6 +48,13 @@ class Cell:
     num_slots: int = 2
     prefetch: bool = True
     preserve_rng: bool = True
+    head_on_host: bool = False
+    """The head visits the device for its loss, which is computed in chunks of rows."""
+    embeddings_on_host: bool = False
+    head_prefetch: bool = True
+    """The head comes while the last blocks compute."""
+    loss_chunk_rows: int | None = None
+    """Rows of such a chunk; None: as many as the product takes."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

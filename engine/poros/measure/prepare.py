@@ -22,9 +22,10 @@ from poros.errors import PorosError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
-from poros.measure.cell_files import make_cell, quantised, resume_at, silent
+from poros.measure.cell_files import make_cell, on_host, quantised, resume_at, silent
 from poros.measure.cells import CPU_LEVELS, compiled_cells_are_few, covering_array
 from poros.measure.config_cells import config_cells
+from poros.measure.end_mutants import with_ends_on_host
 from poros.measure.family_cells import family_cells
 from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
@@ -83,7 +84,15 @@ def demo_cells(request: Request) -> list[Cell]:
     for dtype in levels["adapter_dtype"]:
         number = next(k for k, cell in enumerate(cells) if cell.adapter_dtype == dtype)
         cells[number] = dataclasses.replace(cells[number], resume_at=resume_at(request))
+    for number in _for_ends(cells):
+        cells[number] = with_ends_on_host(cells[number])
     return cells
+
+
+def _for_ends(cells: Sequence[Cell]) -> Sequence[int]:
+    """The one cell that has head and embeddings on the host: none with a task of its own."""
+    plain = [k for k, c in enumerate(cells) if k and c.resume_at is None and not c.compile]
+    return plain[:1]
 
 
 def shape_cells(request: Request) -> list[Cell]:
@@ -111,7 +120,7 @@ def shape_cells(request: Request) -> list[Cell]:
         for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
                     "num_timing_steps", "gradient_checkpointing")
     }  # fmt: skip
-    settings["resume_at"] = resume_at(request)
+    settings |= on_host(request.vram_budget) | {"resume_at": resume_at(request)}
     return [
         make_cell(request, request.model, nf4_folder, config, path, rank=SHAPE_RANK, **settings)
     ]

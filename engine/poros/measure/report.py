@@ -131,6 +131,7 @@ def _setting(cell: dict[str, Any]) -> str:
         "cache" if cell["use_cache"] else "",
         "compiled" if cell["compile"] else "",
         "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
+        "ends on the host" if cell["head_on_host"] else "",
     ]
     return ", ".join(part for part in parts if part)
 

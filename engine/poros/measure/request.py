@@ -47,6 +47,8 @@ class Request:
     compile: bool = False
     gradient_checkpointing: bool = False
     through_files: bool = False
+    vram_budget: str = "auto"
+    """Of the streamed arm of a ``shape``: ``min`` keeps on the device only what computes."""
     cap_bytes: int | None = None
     quick: bool = False
     """Only the streamed run against one reference: no repetition (A), no resume (C)."""

@@ -31,9 +31,12 @@ from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
+from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
+from poros.training.memory_plan import MemoryPlan
 from poros.training.optimizer import make_optimizer
+from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
 
 RECOMPILE_LIMIT = 4096
@@ -53,6 +56,19 @@ class StreamedModel:
     attachment: Attachment
     device: torch.device
     accumulation: int
+    ends: HostEnds
+    head: StreamedHead | None
+
+    def proof(self, num_passes: int) -> dict[str, Any]:
+        """Of what has been streamed since the ring was attached."""
+        return proof(
+            self.base.layers,
+            self.manager,
+            num_blocks=len(self.base.blocks),
+            num_passes=num_passes,
+            ends=self.ends.away(),
+            visitor=self.head.visitor if self.head is not None else None,
+        )
 
 
 def silent(event: Event) -> None:
@@ -85,7 +101,11 @@ def open_streamed(
         attn_implementation=cell.attn_implementation,
         emit=silent,
     )
-    place_ends(base, device)
+    plan_of_ends = MemoryPlan(
+        head_on_host=cell.head_on_host, embeddings_on_host=cell.embeddings_on_host
+    )
+    ends = take_ends(base, plan_of_ends, device)
+    place_ends(base, device, without=ends.paths)
     model = attach_lora(
         base,
         adapter_path=adapter or plan.folder / cell.adapter,
@@ -100,8 +120,11 @@ def open_streamed(
         base.blocks, device=device, num_slots=cell.num_slots, prefetch=cell.prefetch
     )
     attachment = attach_ring(base, manager, cell, device)
+    head = attach_head(base, ends, manager, cell)
     params = trainable_params(model)
-    return StreamedModel(base, model, params, manager, attachment, device, cell.accumulation)
+    return StreamedModel(
+        base, model, params, manager, attachment, device, cell.accumulation, ends, head
+    )
 
 
 def attach_ring(
@@ -120,6 +143,21 @@ def attach_ring(
         "model": base.model,
     }
     return attach(base.layers, manager, **settings | options)
+
+
+def attach_head(
+    base: BaseModel, ends: HostEnds, manager: BlockManager, cell: Cell
+) -> StreamedHead | None:
+    """Stream the cell's head as the trainer does."""
+    head = ends.attach(
+        base.model,
+        manager,
+        prefetch=cell.prefetch and cell.head_prefetch,
+        emit=silent,
+        num_chunk_rows=cell.loss_chunk_rows,
+    )
+    assert cell.head_on_host == (head is not None), ends.why_resident
+    return head
 
 
 def read_batches(plan: Plan, cell: Cell, step: int) -> list[Batch]:
@@ -248,12 +286,7 @@ def finish(
             copied_bytes_per_step=streamed.manager.copied_bytes / num_steps,
             tokens_per_step=tokens_per_step,
         )
-    shown = proof(
-        streamed.base.layers,
-        streamed.manager,
-        num_blocks=len(streamed.base.blocks),
-        num_passes=num_passes,
-    )
+    shown = streamed.proof(num_passes)
     return recorder.end(streaming_proof=shown, step_s=list(step_s[UNTIMED_STEPS:]), **measured)
 
 
@@ -264,7 +297,8 @@ def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
         "host_rss_bytes": psutil.Process().memory_info().rss,
         "host_block_bytes": sum(block.num_bytes for block in streamed.base.blocks),
         "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
-        "resident_bytes": streamed.base.resident_bytes,
+        "resident_bytes": streamed.base.resident_bytes - streamed.ends.num_bytes,
+        "host_ends_bytes": streamed.ends.num_bytes,
     }
     if streamed.device.type == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from bitsandbytes.nn.modules import Linear4bit
 from torch import Tensor, nn
 
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.visitor import Visitor
 
 
 def predicted_copies(num_blocks: int, num_slots: int, num_passes: int) -> int:
@@ -39,16 +41,25 @@ def base_tensors(layers: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
 
 
 def proof(
-    layers: Sequence[nn.Module], manager: BlockManager, *, num_blocks: int, num_passes: int
+    layers: Sequence[nn.Module],
+    manager: BlockManager,
+    *,
+    num_blocks: int,
+    num_passes: int,
+    ends: Mapping[str, Tensor] = MappingProxyType({}),
+    visitor: Visitor | None = None,
 ) -> dict[str, Any]:
     """Whether the layers' base tensors are absent from the device, and the copies as predicted.
+
+    So are `ends`, which are on the host for good, and the visitor's block, copied once a pass.
 
     It empties the ring: what still has elements afterwards was never streamed. Blocks that all
     have a slot are copied once and stay (``stays``): bits are compared, but no slot is used again.
     """
     predicted = predicted_copies(num_blocks, manager.num_slots, num_passes)
     manager.forget()
-    tensors = dict(base_tensors(layers))
+    tensors = dict(base_tensors(layers)) | dict(ends)
+    num_visits = visitor.num_copies if visitor is not None else 0
     present = [name for name, tensor in tensors.items() if tensor.numel()]
     reason = ""
     if not tensors:
@@ -57,6 +68,8 @@ def proof(
         reason = f"{len(present)} base tensors stayed on the device, {present[0]} first"
     elif manager.num_copies != predicted:
         reason = f"{manager.num_copies} copies, {predicted} predicted"
+    elif visitor is not None and num_visits != num_passes:
+        reason = f"{num_visits} visits of the head, {num_passes} predicted"
     return {
         "proved": not reason,
         "reason": reason,
@@ -68,4 +81,5 @@ def proof(
         "copied_bytes": manager.copied_bytes,
         "slot_bytes": manager.slot_bytes,
         "num_slots": manager.num_slots,
+        "num_visits": num_visits,
     }

@@ -6,7 +6,7 @@ binding the next block releases the one before. Frozen bytes are never copied ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -25,6 +25,10 @@ class BlockManager:
         num_slots: Blocks on the device at once; at least 2, one computing and one arriving.
         prefetch: Load ahead in the direction of travel.
         poison: Overwrite a slot when it is released, so that reading it late shows (debugging).
+
+    Attributes:
+        when_idle: Called in a forward pass that a backward follows, at each bind after which no
+            block is left to load: the link has nothing to carry until the turn-around.
     """
 
     def __init__(
@@ -45,12 +49,19 @@ class BlockManager:
         num_slots = min(num_slots, max(len(blocks), 2))
         self._slots = [Slot(self.slot_bytes, device) for _ in range(num_slots)]
         for slot in self._slots:
+            self._lane.keep(slot)
             self._lane.release(slot)
         self._bound: Slot | None = None
         self._prefetch = prefetch
         self._poison = poison
         self.num_copies = 0
         self.copied_bytes = 0
+        self.when_idle: Callable[[], None] = _nothing
+
+    @property
+    def lane(self) -> CopyLane:
+        """What the ring copies by; other copies that are needed in turn go the same way."""
+        return self._lane
 
     @property
     def num_slots(self) -> int:
@@ -74,6 +85,8 @@ class BlockManager:
             self._bound = slot
         for following in ahead:
             self._load(following, keep=(index, *ahead))
+        if direction == 1 and not wrap and max((index, *ahead)) == len(self._blocks) - 1:
+            self.when_idle()
 
     def forget(self) -> None:
         """Drop what the slots hold: call it after anything else wrote into a block or a slot."""
@@ -122,3 +135,7 @@ class BlockManager:
             slot.buffer.fill_(POISON)
             slot.holds = None
         self._lane.release(slot)
+
+
+def _nothing() -> None:
+    """Nobody uses the link while the ring does not."""

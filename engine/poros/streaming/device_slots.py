@@ -29,6 +29,9 @@ class Slot:
 class CopyLane(Protocol):
     """How bytes get into slots, and who waits for whom."""
 
+    def keep(self, slot: Slot) -> None:
+        """When the slot goes, its memory stays until the copies under way into it have ended."""
+
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Queue the copy of `host` into the slot, after the slot's last reader."""
 
@@ -53,6 +56,9 @@ class HostLane:
     def __init__(self) -> None:
         """Start with no time spent."""
         self._copy_s = 0.0
+
+    def keep(self, slot: Slot) -> None:
+        """No copy is ever under way."""
 
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Copy now."""
@@ -81,13 +87,15 @@ class CudaLane:
         self._stream = torch.cuda.Stream(device)
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
+    def keep(self, slot: Slot) -> None:
+        """Tell the allocator of the copy stream."""
+        slot.buffer.record_stream(self._stream)
+
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Queue the copy behind the last kernel that reads the slot."""
         # Before this event, copying would overwrite weights that queued kernels still read.
         if slot.released is not None:
             self._stream.wait_event(slot.released)
-        # When the ring goes, its memory stays the ring's until the copies under way have ended.
-        slot.buffer.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
             slot.buffer[: host.numel()].copy_(host, non_blocking=True)
             slot.arrived = self._stream.record_event()

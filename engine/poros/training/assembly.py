@@ -32,9 +32,11 @@ from poros.training.checkpoint import (
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.determinism import rng_state, seed_all, set_rng_state
 from poros.training.evaluate import evaluate
+from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
+from poros.training.memory_plan import memory_plan
 from poros.training.optimizer import learning_rate_at, make_optimizer
 from poros.training.resume import ResumePoint
 from poros.training.run_inputs import device_inputs, versions
@@ -98,7 +100,10 @@ class Assembly:
         """Load the base, attach adapters and ring, and take the state of ``point``."""
         self.config, self.inputs, self.around, self._point = config, inputs, around, point
         self.device = inputs.device
+        self.plan = memory_plan(config.vram_budget)
         self.base = self._load_base()
+        self.ends = take_ends(self.base, self.plan, self.device)
+        place_ends(self.base, self.device, without=self.ends.paths)
         self.model = self._attach_adapter()
         self.params = trainable_params(self.model)
         self.optimizer = make_optimizer(self.params, weight_decay=config.weight_decay)
@@ -207,7 +212,7 @@ class Assembly:
 
     def _load_base(self) -> BaseModel:
         config = self.config
-        base = load_base_model(
+        return load_base_model(
             self.inputs.source,
             device=self.device,
             quantization=config.quantization,
@@ -220,8 +225,6 @@ class Assembly:
             load_strategy=config.nf4_load_strategy,
             architecture=self.inputs.architecture,
         )
-        place_ends(base, self.device)
-        return base
 
     def _attach_adapter(self) -> PeftModel:
         config = self.config
@@ -257,6 +260,9 @@ class Assembly:
             ),
             model=self.model,
         )
+        # With the least memory the head comes when the last block is done, not beside it.
+        prefetch = config.enable_prefetch and config.vram_budget != "min"
+        self.ends.attach(self.base.model, manager, prefetch=prefetch, emit=self.around.emit)
         return manager
 
     def _make_trainer(self, batches: StepBatches) -> Trainer:
@@ -312,8 +318,8 @@ class Assembly:
                 block_bytes=block_bytes,
                 num_slots=self.manager.num_slots,
                 slot_bytes=self.manager.slot_bytes,
-                host_bytes=sum(block_bytes),
-                resident_bytes=base.resident_bytes,
+                host_bytes=sum(block_bytes) + self.ends.num_bytes,
+                resident_bytes=base.resident_bytes - self.ends.num_bytes,
                 num_trainable_params=sum(p.numel() for _, p in self.params),
                 num_adapter_tensors=len(self.params),
                 load_device_peak_bytes=base.load_device_peak_bytes,
