@@ -31,6 +31,8 @@ class _Way:
     autocast: str | None = None
     interrupted: bool = False
     """Saved and continued, for claim C."""
+    moments_on_host: bool = False
+    adapters_on_host: bool = False
 
     @property
     def name(self) -> str:
@@ -40,8 +42,10 @@ class _Way:
 _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
 _PACKED = _Way(precision="nf4", form="packing", block_size=3)
 _UNPACKED = _Way(precision="nf4", form="none", block_size=3)
-_DENSE = _Way(precision="bf16", form="none", block_size=3, autocast="bfloat16")
-_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1)
+_DENSE = _Way(
+    precision="bf16", form="none", block_size=3, autocast="bfloat16", moments_on_host=True
+)
+_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1, adapters_on_host=True)
 
 
 def family_cells(request: Request) -> tuple[list[Cell], list[str]]:
@@ -103,6 +107,8 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
             attn_implementation=attention,
             autocast=way.autocast,
             block_size=way.block_size,
+            moments_on_host=way.moments_on_host,
+            adapters_on_host=way.adapters_on_host,
             resume_at=resume_at(request) if way.interrupted else None,
         )
         for way in _ways(model)

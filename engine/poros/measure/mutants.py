@@ -31,6 +31,7 @@ from poros.measure.mutant_bench import (
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
+from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
 
 PLAIN = Setting()
@@ -46,7 +47,10 @@ DISTURBED = {
     EVAL_BETWEEN: "eval between forward and backward",
     MATH_BETWEEN: "math between forward and backward",
     COPY_FAILS: "a step made again after a copy failed",
+    MOMENTS_ON_HOST: "moments on the host",
+    ADAPTERS_ON_HOST: "adapters on the host",
 }
+"""What must change nothing, with every protection on."""
 
 WITH_BIASES = "qwen2"
 
@@ -204,6 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         first=r"^loss\.0", differ=(LOSSES, GRADS), resumed=True,
     ),
     Mutant("base resident, nothing streamed", patches.resident_base, word="REFUSED"),
+    *STATE_MUTANTS,
 )  # fmt: skip
 
 

@@ -48,6 +48,9 @@ class Cell:
     num_slots: int = 2
     prefetch: bool = True
     preserve_rng: bool = True
+    moments_on_host: bool = False
+    adapters_on_host: bool = False
+    """Weights and gradients; moments then are on the host too."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

@@ -126,8 +126,15 @@ def _setting(cell: dict[str, Any]) -> str:
         "cache" if cell["use_cache"] else "",
         "compiled" if cell["compile"] else "",
         "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
+        _on_host(cell),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _on_host(cell: dict[str, Any]) -> str:
+    if cell["adapters_on_host"]:
+        return "adapters on the host"
+    return "moments on the host" if cell["moments_on_host"] else ""
 
 
 def _reason(verdict: dict[str, Any]) -> str:

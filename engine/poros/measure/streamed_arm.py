@@ -26,14 +26,16 @@ from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
-from poros.measure.streaming_proof import proof
+from poros.measure.streaming_proof import proof, state_proof
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
+from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.optimizer import make_optimizer
+from poros.training.memory_plan import MemoryPlan
+from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.train_step import train_step
 
 RECOMPILE_LIMIT = 4096
@@ -49,6 +51,7 @@ class StreamedModel:
     base: BaseModel
     model: PeftModel
     params: list[tuple[str, nn.Parameter]]
+    optimizer: AdapterAdamW
     manager: BlockManager
     attachment: Attachment
     device: torch.device
@@ -99,9 +102,26 @@ def open_streamed(
     manager = BlockManager(
         base.blocks, device=device, num_slots=cell.num_slots, prefetch=cell.prefetch
     )
-    attachment = attach_ring(base, manager, cell, device)
     params = trainable_params(model)
-    return StreamedModel(base, model, params, manager, attachment, device, cell.accumulation)
+    optimizer = cell_optimizer(base, params, cell, device)
+    attachment = attach_ring(base, manager, cell, device, travelling=travelling_adapters(optimizer))
+    return StreamedModel(
+        base, model, params, optimizer, manager, attachment, device, cell.accumulation
+    )
+
+
+def cell_optimizer(
+    base: BaseModel, params: Params, cell: Cell, device: torch.device
+) -> AdapterAdamW:
+    """The product's optimizer, with its state where the cell has it."""
+    return make_planned_optimizer(
+        MemoryPlan(moments_on_host=cell.moments_on_host, adapters_on_host=cell.adapters_on_host),
+        params,
+        base.layers,
+        layers_per_block=cell.block_size,
+        weight_decay=cell.weight_decay,
+        device=device,
+    )
 
 
 def attach_ring(
@@ -144,7 +164,6 @@ def read_batches(plan: Plan, cell: Cell, step: int) -> list[Batch]:
 
 def make_step(
     streamed: StreamedModel,
-    optimizer: torch.optim.Optimizer,
     batches: Sequence[Batch],
     cell: Cell,
     learning_rate: float,
@@ -154,7 +173,7 @@ def make_step(
     result = train_step(
         streamed.model,
         streamed.params,
-        optimizer,
+        streamed.optimizer,
         list(batches),
         device=streamed.device,
         learning_rate=learning_rate,
@@ -168,20 +187,19 @@ def make_step(
 def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
     """All steps of a cell: the recorded ones, then those that are only timed."""
     streamed = open_streamed(plan, cell, torch.device(plan.device))
-    optimizer = make_optimizer(streamed.params, weight_decay=cell.weight_decay)
     recorder = Recorder(cell.name, file, dump=plan.dump)
     for name, parameter in streamed.params:
         recorder.note(f"adapter.{name}", parameter)
     recorder.end_step()
     torch.manual_seed(cell.seed)
     for step in range(cell.num_steps):
-        run_step(plan, cell, streamed, optimizer, step, recorder)
+        run_step(plan, cell, streamed, step, recorder)
         if step + 1 == cell.resume_at:
-            save_for_resume(plan, cell, streamed, optimizer)
+            save_for_resume(plan, cell, streamed)
     step_s = []
     for step in range(cell.num_timing_steps):
         started_s = time.perf_counter()
-        run_step(plan, cell, streamed, optimizer, step % cell.num_steps, None)
+        run_step(plan, cell, streamed, step % cell.num_steps, None)
         step_s.append(time.perf_counter() - started_s)
     num_tokens = sum(batch.num_tokens for batch in read_batches(plan, cell, 0))
     num_steps = cell.num_steps + cell.num_timing_steps
@@ -192,21 +210,18 @@ def run_step(
     plan: Plan,
     cell: Cell,
     streamed: StreamedModel,
-    optimizer: torch.optim.Optimizer,
     step: int,
     recorder: Recorder | None,
 ) -> None:
     """One step of the plan, recorded or not."""
     batches = read_batches(plan, cell, step)
     observe = recorder.note if recorder else None
-    values = make_step(streamed, optimizer, batches, cell, cell.learning_rates[step], observe)
+    values = make_step(streamed, batches, cell, cell.learning_rates[step], observe)
     if recorder:
         recorder.end_step(**values)
 
 
-def save_for_resume(
-    plan: Plan, cell: Cell, streamed: StreamedModel, optimizer: torch.optim.Optimizer
-) -> Path:
+def save_for_resume(plan: Plan, cell: Cell, streamed: StreamedModel) -> Path:
     """Write the product's checkpoint of this step, which another process continues."""
     assert cell.resume_at is not None
     folder = plan.checkpoint(cell)
@@ -224,7 +239,7 @@ def save_for_resume(
         folder,
         model=streamed.model,
         params=streamed.params,
-        optimizer=optimizer,
+        optimizer=streamed.optimizer,
         device=streamed.device,
         state=state,
     )
@@ -253,6 +268,7 @@ def finish(
         streamed.manager,
         num_blocks=len(streamed.base.blocks),
         num_passes=num_passes,
+        state=state_proof(streamed.optimizer, num_steps, num_passes),
     )
     return recorder.end(streaming_proof=shown, step_s=list(step_s[UNTIMED_STEPS:]), **measured)
 
