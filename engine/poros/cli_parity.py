@@ -53,6 +53,9 @@ _SHAPE_OPTIONS = (
         help="Hard limit on the streamed arm's device memory, in GB of 1e9 bytes.",
     ),
     click.option(
+        "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
+    ),
+    click.option(
         "--gradient-checkpointing",
         is_flag=True,
         default=None,
@@ -67,7 +70,7 @@ _SHAPE_OPTIONS = (
 _SHAPE_NAMES = {
     "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
     "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
-    "through_files",
+    "through_files", "vram_budget",
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ class PorosConfig(BaseModel):
     enable_prefetch: bool = _in("streaming", True)
     """Copies the next block while this one computes. Changes no bit of the result."""
     vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
-    """GB of the card to use for blocks; auto leaves it to num_slots, min is two blocks."""
+    """GB of the card for blocks; auto leaves it to num_slots, min has there only what computes."""
     preserve_rng_state: bool = _in("streaming", True)
     """Draws the same dropout in the recompute as in the forward pass."""
     freeze_embeddings: bool = _in("streaming", True)

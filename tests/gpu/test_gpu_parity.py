@@ -37,6 +37,19 @@ def test_a_run_under_autocast_repeats_streams_and_resumes(tmp_path):
     assert {v.claim for v in outcome.verdicts} == {"A", "B-fwd", "B-bwd", "C", "D"}
 
 
+def test_the_smallest_budget_has_the_resident_bits_on_the_device(tmp_path):
+    request = Request(
+        **CUT_DOWN, folder=str(tmp_path), num_layers=6, num_steps=4, vram_budget="min"
+    )
+    outcome = run_gate(request, mutants=False, say=print)
+    assert outcome.passed, [v for v in outcome.verdicts if v.word != "PASS"] + [outcome.jobs]
+    cell = outcome.plan.cells[0]
+    assert cell.moments_on_host
+    assert cell.adapters_on_host
+    held = outcome.arms["streamed"][cell.name].end["holdings"]
+    assert all(group["pinned"] and group["device_bytes"] == 0 for group in held)
+
+
 FAMILIES = "qwen3_5,gemma2,gemma3_text,gemma4,phi3,gpt_neox"
 """Between them all kinds of layers, of attention and of side tensors."""
 

@@ -19,6 +19,7 @@ from poros.loading.text_part import open_source
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
 from poros.measure.request import Request
+from poros.training.memory_plan import memory_plan
 
 LEARNING_RATE = 1e-3
 
@@ -104,3 +105,12 @@ def resume_at(request: Request) -> int | None:
     if request.quick or request.num_steps < 2:
         return None
     return max(1, request.num_steps - 3)
+
+
+def on_host(vram_budget: float | str) -> dict[str, bool]:
+    """A cell's fields for what the setting ``vram_budget`` puts on the host."""
+    plan = memory_plan(vram_budget)
+    return {
+        "moments_on_host": plan.moments_on_host,
+        "adapters_on_host": plan.adapters_on_host,
+    }

@@ -98,10 +98,10 @@ def _new_pairs(row: Row, factor: str, level: Any, levels: Levels) -> set[Pair]:
 
 
 ON_HOST: tuple[tuple[str, Row], ...] = (
-    ("moments_on_host", {"adapter_dtype": "float32", "compile": False}),
     ("adapters_on_host", {"adapter_dtype": "bfloat16", "accumulation": 2, "compile": False}),
     ("adapters_on_host", {"autocast": "bfloat16", "accumulation": 2, "compile": False}),
     ("adapters_on_host", {"accumulation": 2, "compile": True}),
+    ("moments_on_host", {"adapter_dtype": "float32", "compile": False}),
 )
 """What of the optimizer's state some rows have on the host, and which: the first like this."""
 

@@ -16,7 +16,7 @@ from poros.errors import PorosConfigError
 from poros.loading.base_model import DENSE_DTYPES
 from poros.loading.byte_source import ByteSource
 from poros.loading.text_part import TextPart
-from poros.measure.cell_files import load_base, make_cell, resume_at, silent
+from poros.measure.cell_files import load_base, make_cell, on_host, resume_at, silent
 from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
 from poros.training.assembly import make_batches, num_slots
@@ -101,6 +101,7 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "prefetch": config.enable_prefetch,
         "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
+        **on_host(config.vram_budget),
     }
 
 

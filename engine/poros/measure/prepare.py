@@ -22,7 +22,7 @@ from poros.errors import PorosError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
-from poros.measure.cell_files import make_cell, quantised, resume_at, silent
+from poros.measure.cell_files import make_cell, on_host, quantised, resume_at, silent
 from poros.measure.cells import (
     CPU_LEVELS,
     compiled_cells_are_few,
@@ -124,7 +124,7 @@ def shape_cells(request: Request) -> list[Cell]:
         for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
                     "num_timing_steps", "gradient_checkpointing")
     }  # fmt: skip
-    settings["resume_at"] = resume_at(request)
+    settings |= on_host(request.vram_budget) | {"resume_at": resume_at(request)}
     return [
         make_cell(request, request.model, nf4_folder, config, path, rank=SHAPE_RANK, **settings)
     ]

@@ -48,6 +48,8 @@ class Request:
     gradient_checkpointing: bool = False
     through_files: bool = False
     cap_bytes: int | None = None
+    vram_budget: str = "auto"
+    """Of the streamed arm of a ``shape``: ``min`` keeps on the device only what computes."""
     quick: bool = False
     """Only the streamed run against one reference: no repetition (A), no resume (C)."""
     levels: dict[str, Any] | None = None

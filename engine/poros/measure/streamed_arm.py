@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -281,6 +281,7 @@ def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
         "host_block_bytes": sum(block.num_bytes for block in streamed.base.blocks),
         "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
         "resident_bytes": streamed.base.resident_bytes,
+        "holdings": [asdict(held) for held in streamed.optimizer.holdings(streamed.params)],
     }
     if streamed.device.type == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info()

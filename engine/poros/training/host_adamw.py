@@ -85,6 +85,10 @@ class HostAdamW(AdapterAdamW):
             rings = [self.travelling.weights, self.travelling.gradients]
         return self._moved_bytes + sum(ring.copied_bytes + ring.stored_bytes for ring in rings)
 
+    def take_copy_wait_s(self) -> float:
+        """Of moments, weights and gradients alike: they have one lane."""
+        return self.lane.take_wait_s()
+
     def gradient(self, weight: nn.Parameter) -> Tensor | None:
         """On the host for a weight that travels: `settle` first."""
         if self.travelling is not None and weight in self.travelling:

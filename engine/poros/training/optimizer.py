@@ -26,6 +26,10 @@ class AdapterAdamW(torch.optim.AdamW):
         """Bytes that went over the link for it so far, both ways."""
         return 0
 
+    def take_copy_wait_s(self) -> float:
+        """Seconds that the computation stood waiting for them since the last call."""
+        return 0.0
+
     def gradient(self, weight: nn.Parameter) -> Tensor | None:
         """The gradient that the step's backwards summed up; None: they gave none."""
         return weight.grad

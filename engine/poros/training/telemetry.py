@@ -41,7 +41,7 @@ class Meter:
         """Leave out what was since the last `take`, such as a checkpoint."""
         self._started_s = time.monotonic()
         self._moved_bytes_before = self._moved_bytes()
-        self._manager.take_copy_wait_s()
+        self._take_wait_s()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -51,7 +51,7 @@ class Meter:
         cost = StepCost(
             duration_s=time.monotonic() - self._started_s,
             copied_bytes=self._moved_bytes() - self._moved_bytes_before,
-            copy_wait_s=self._manager.take_copy_wait_s(),
+            copy_wait_s=self._take_wait_s(),
             device_peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_cuda else 0,
             device_reserved_bytes=torch.cuda.max_memory_reserved(self._device) if on_cuda else 0,
             host_rss_bytes=host_rss_bytes(),
@@ -60,6 +60,9 @@ class Meter:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, cost["device_reserved_bytes"])
         self.restart()
         return cost
+
+    def _take_wait_s(self) -> float:
+        return self._manager.take_copy_wait_s() + self._optimizer.take_copy_wait_s()
 
     def _moved_bytes(self) -> int:
         return self._manager.copied_bytes + self._optimizer.moved_bytes

@@ -14,7 +14,6 @@ from poros.measure.fingerprint import same_bits
 from poros.training import host_adamw
 from poros.training.evaluate import evaluate
 from poros.training.host_adamw import HostAdamW, by_block
-from poros.training.optimizer import make_optimizer
 from tests.engine.loading.tiny_models import write_model
 from tests.engine.streaming.late_lane import LateReturnLane
 from tests.engine.training.host_runs import (
@@ -25,6 +24,7 @@ from tests.engine.training.host_runs import (
     observed,
     open_run,
 )
+from tests.engine.training.stepped_groups import stepped
 from tests.engine.training.tiny_run import CPU, tiny_batches
 
 NUM_LAYERS = 5
@@ -78,44 +78,14 @@ def test_three_steps_have_the_bits_of_stock_though_bytes_move_late(folder, stock
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_tensors_bits_do_not_depend_on_who_else_is_stepped(dtype):
+def test_a_tensors_bits_do_not_depend_on_who_else_isstepped(dtype):
     sizes = [(3, 7), (64, 5), (1,), (130, 33)]
-    together = _stepped([sizes], dtype)
+    together = stepped([sizes], dtype)
     assert len(together) == 4 * len(sizes)
-    alone = _stepped([[size] for size in sizes], dtype)
-    pairs = _stepped([sizes[:2], sizes[2:]], dtype)
+    alone = stepped([[size] for size in sizes], dtype)
+    pairs = stepped([sizes[:2], sizes[2:]], dtype)
     assert all(map(same_bits, together, alone))
     assert all(map(same_bits, together, pairs))
-
-
-def _stepped(groups, dtype, device=CPU) -> list[Tensor]:
-    """Weights, moments and norms after two clipped steps of one optimizer a group."""
-    generator = torch.Generator().manual_seed(4)
-    sizes = [size for group in groups for size in group]
-
-    def draw() -> list[Tensor]:
-        made = [torch.randn(size, generator=generator) for size in sizes]
-        return [tensor.to(dtype).to(device) for tensor in made]
-
-    weights = [torch.nn.Parameter(tensor) for tensor in draw()]
-    supply = iter(weights)
-    split = [[next(supply) for _ in group] for group in groups]
-    optimizers = [make_optimizer([("", w) for w in part], weight_decay=0.01) for part in split]
-    for _ in range(2):
-        for weight, grad in zip(weights, draw(), strict=True):
-            weight.grad = grad
-        norms = [n for part in split for n in torch._foreach_norm([w.grad for w in part], 2.0)]
-        total = torch.linalg.vector_norm(torch.stack(norms), 2.0)
-        assert same_bits(total, torch.nn.utils.get_total_norm([w.grad for w in weights]))
-        for part, optimizer in zip(split, optimizers, strict=True):
-            optimizer.clip_and_step([("", w) for w in part], 0.5, total)
-    states = [
-        optimizer.state[weight]
-        for part, optimizer in zip(split, optimizers, strict=True)
-        for weight in part
-    ]
-    moments = [state[kind] for state in states for kind in ("exp_avg", "exp_avg_sq")]
-    return [*(weight.detach() for weight in weights), *moments, *norms]
 
 
 def test_between_steps_weights_and_moments_lie_whole_on_the_host(folder):
