@@ -43,9 +43,9 @@ _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
 _PACKED = _Way(precision="nf4", form="packing", block_size=3)
 _UNPACKED = _Way(precision="nf4", form="none", block_size=3)
 _DENSE = _Way(
-    precision="bf16", form="none", block_size=3, autocast="bfloat16", moments_on_host=True
+    precision="bf16", form="none", block_size=3, autocast="bfloat16", adapters_on_host=True
 )
-_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1, adapters_on_host=True)
+_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1, moments_on_host=True)
 
 
 def family_cells(request: Request) -> tuple[list[Cell], list[str]]:
