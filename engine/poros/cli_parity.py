@@ -53,6 +53,9 @@ _SHAPE_OPTIONS = (
         help="Hard limit on the streamed arm's device memory, in GB of 1e9 bytes.",
     ),
     click.option(
+        "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
+    ),
+    click.option(
         "--gradient-checkpointing",
         is_flag=True,
         default=None,
@@ -60,9 +63,6 @@ _SHAPE_OPTIONS = (
     ),
     click.option(
         "--through-files", is_flag=True, default=None, help="By way of safetensors files on disk."
-    ),
-    click.option(
-        "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
     ),
 )
 

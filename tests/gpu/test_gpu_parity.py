@@ -37,16 +37,19 @@ def test_a_run_under_autocast_repeats_streams_and_resumes(tmp_path):
     assert {v.claim for v in outcome.verdicts} == {"A", "B-fwd", "B-bwd", "C", "D"}
 
 
-def test_head_and_embeddings_on_the_host_have_the_resident_bits_on_the_device(tmp_path):
+def test_the_smallest_budget_has_the_resident_bits_on_the_device(tmp_path):
     request = Request(
-        **CUT_DOWN, folder=str(tmp_path), num_layers=3, num_steps=3, vram_budget="min"
+        **CUT_DOWN, folder=str(tmp_path), num_layers=6, num_steps=4, vram_budget="min"
     )
     outcome = run_gate(request, mutants=False, say=print)
     assert outcome.passed, [v for v in outcome.verdicts if v.word != "PASS"] + [outcome.jobs]
     (cell,) = outcome.plan.cells
+    assert cell.moments_on_host
+    assert cell.adapters_on_host
     assert cell.head_on_host
-    shown = outcome.arms["streamed"][cell.name].end["streaming_proof"]
-    assert shown["num_visits"] == cell.num_steps * cell.accumulation
+    end = outcome.arms["streamed"][cell.name].end
+    assert all(group["pinned"] and group["device_bytes"] == 0 for group in end["holdings"])
+    assert end["streaming_proof"]["num_visits"] == cell.num_steps * cell.accumulation
 
 
 FAMILIES = "qwen3_5,gemma2,gemma3_text,gemma4,phi3,gpt_neox"

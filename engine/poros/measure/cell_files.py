@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -69,11 +70,7 @@ def make_cell(
 def on_host(vram_budget: float | str) -> dict[str, Any]:
     """The fields of a cell that follow from the setting ``vram_budget``."""
     plan = memory_plan(vram_budget)
-    return {
-        "head_on_host": plan.head_on_host,
-        "embeddings_on_host": plan.embeddings_on_host,
-        "head_prefetch": vram_budget != "min",
-    }
+    return dataclasses.asdict(plan) | {"head_prefetch": vram_budget != "min"}
 
 
 def open_checkpoint(folder: Path) -> ByteSource:

@@ -95,3 +95,28 @@ def _new_pairs(row: Row, factor: str, level: Any, levels: Levels) -> set[Pair]:
         tuple(sorted(((name, value), *new.items()), key=lambda item: factors.index(item[0])))  # type: ignore[misc]  # two items each
         for name, value in row.items()
     }
+
+
+ON_HOST: tuple[tuple[str, Row], ...] = (
+    ("adapters_on_host", {"adapter_dtype": "bfloat16", "accumulation": 2, "compile": False}),
+    ("adapters_on_host", {"autocast": "bfloat16", "accumulation": 2, "compile": False}),
+    ("adapters_on_host", {"accumulation": 2, "compile": True}),
+    ("moments_on_host", {"adapter_dtype": "float32", "compile": False}),
+)
+"""What of the optimizer's state some rows have on the host, and which: the first like this."""
+
+
+def with_state_on_host(rows: Sequence[Row]) -> list[Row]:
+    """The rows, some of them with optimizer state on the host; never the first one."""
+    found = [dict(row) for row in rows]
+    for key, wanted in ON_HOST:
+        fitting = (
+            row
+            for row in found[1:]
+            if row.items() >= wanted.items() and not row.keys() & dict(ON_HOST).keys()
+        )
+        # Few layers a block: blocks that all have a slot would prove less.
+        row = min(fitting, key=lambda row: int(row.get("block_size", 1)), default=None)
+        if row is not None:
+            row[key] = True
+    return found

@@ -53,7 +53,7 @@ def config_cells(request: Request) -> list[Cell]:
         request, "config", base_folder, model_config, path,
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
         accumulation=accumulation, num_slots=num_slots(config, slot_bytes),
-        **_settings(config, request), **on_host(config.vram_budget),
+        **_settings(config, request),
     )  # fmt: skip
     return [cell]
 
@@ -101,6 +101,7 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "prefetch": config.enable_prefetch,
         "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
+        **on_host(config.vram_budget),
     }
 
 

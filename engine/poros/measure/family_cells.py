@@ -34,6 +34,8 @@ class _Way:
     """Saved and continued, for claim C."""
     ends_on_host: bool = False
     """Head and embeddings, and a loss of several chunks."""
+    moments_on_host: bool = False
+    adapters_on_host: bool = False
 
     @property
     def name(self) -> str:
@@ -43,8 +45,15 @@ class _Way:
 _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
 _PACKED = _Way(precision="nf4", form="packing", block_size=3, ends_on_host=True)
 _UNPACKED = _Way(precision="nf4", form="none", block_size=3, ends_on_host=True)
-_DENSE = _Way(precision="bf16", form="none", block_size=3, autocast="bfloat16", ends_on_host=True)
-_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1)
+_DENSE = _Way(
+    precision="bf16",
+    form="none",
+    block_size=3,
+    autocast="bfloat16",
+    ends_on_host=True,
+    adapters_on_host=True,
+)
+_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1, moments_on_host=True)
 
 
 def family_cells(request: Request) -> tuple[list[Cell], list[str]]:
@@ -106,6 +115,8 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
             attn_implementation=attention,
             autocast=way.autocast,
             block_size=way.block_size,
+            moments_on_host=way.moments_on_host,
+            adapters_on_host=way.adapters_on_host,
             resume_at=resume_at(request) if way.interrupted else None,
         )
         for way in _ways(model)

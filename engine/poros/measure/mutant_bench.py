@@ -26,6 +26,7 @@ from poros.measure.streamed_arm import (
     StreamedModel,
     attach_head,
     attach_ring,
+    cell_optimizer,
     make_step,
     open_streamed,
     read_batches,
@@ -34,7 +35,8 @@ from poros.measure.streamed_arm import (
 from poros.streaming.ambient import RandomState
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import load_checkpoint
-from poros.training.optimizer import make_optimizer
+from poros.training.host_adamw import travelling_adapters
+from poros.training.optimizer import AdapterAdamW
 
 KIND_ORDER = ("loss", "grad", "grad_norm", "adapter", "exp_avg", "exp_avg_sq")
 
@@ -57,6 +59,8 @@ class Setting:
     disturb: str | None = None
     """What happens around the steps, by its name in `disturbances`."""
     note: Filter | None = None
+    on_host: str = ""
+    """``moments`` or ``adapters`` (and moments)."""
 
 
 @dataclass
@@ -96,13 +100,14 @@ class Bench:
     def run(self, setting: Setting, *, num_steps: int = NUM_STEPS) -> ArmRecord:
         """Steps from the adapter's first values on a fresh ring."""
         cell = dataclasses.replace(
-            self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache
-        )
+            self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache,
+            moments_on_host=setting.on_host != "", adapters_on_host=setting.on_host == "adapters",
+        )  # fmt: skip
         self._put_back(cell, compiled=setting.compile)
         recorder = Recorder(cell.name, None)
         note = _filtered(recorder, setting.note)
         with disturbed(self.streamed, setting.disturb):
-            optimizer = make_optimizer(self.streamed.params, weight_decay=cell.weight_decay)
+            optimizer = self._attach(cell)
             self.optimizer_made(optimizer)
             for name, parameter in self.streamed.params:
                 recorder.note(f"adapter.{name}", parameter)
@@ -110,15 +115,14 @@ class Bench:
             torch.manual_seed(cell.seed)
             for step in range(num_steps):
                 batches = self.batch_order(self._batches(step, plain=setting.plain))
-                self._make_step(optimizer, batches, cell, step, note)
+                self._make_step(batches, cell, step, note)
                 recorder.end_step()
                 self.between_steps(step)
-        shown = self.streamed.proof(num_steps * cell.accumulation)
+        shown = self.streamed.proof(num_steps)
         return recorder.end(streaming_proof=shown)
 
     def _make_step(
         self,
-        optimizer: torch.optim.Optimizer,
         batches: Sequence[Batch],
         cell: Cell,
         step: int,
@@ -128,26 +132,25 @@ class Bench:
         rate = cell.learning_rates[step % self.cell.num_steps]
         random = RandomState.capture(self.streamed.device)
         try:
-            make_step(self.streamed, optimizer, batches, cell, rate, note)
+            make_step(self.streamed, batches, cell, rate, note)
         except CopyFailedError:
             random.restore(self.streamed.device)
-            optimizer.zero_grad(set_to_none=True)
-            make_step(self.streamed, optimizer, batches, cell, rate, note)
+            self.streamed.optimizer.zero_grad(set_to_none=True)
+            make_step(self.streamed, batches, cell, rate, note)
 
     def save(self) -> ArmRecord:
         """Run with a checkpoint one step before the end; the record of the step after it."""
         cell = dataclasses.replace(self.cell, resume_at=NUM_STEPS)
-        made: list[torch.optim.Optimizer] = []
 
         def save_now(step: int) -> None:
             if step + 1 == NUM_STEPS:
-                save_for_resume(self.plan, cell, self.streamed, made[0])
+                save_for_resume(self.plan, cell, self.streamed)
 
-        self.optimizer_made, self.between_steps = made.append, save_now
+        self.between_steps = save_now
         try:
             record = self.run(Setting(), num_steps=NUM_STEPS + 1)
         finally:
-            self.optimizer_made, self.between_steps = _ignore, _ignore
+            self.between_steps = _ignore
         return dataclasses.replace(record, steps=record.steps[-1:])
 
     def resume(self) -> ArmRecord:
@@ -159,13 +162,13 @@ class Bench:
         with torch.no_grad():
             for name, parameter in streamed.params:
                 parameter.copy_(saved[name.replace(".default.", ".")])
-        optimizer = make_optimizer(streamed.params, weight_decay=self.cell.weight_decay)
+        optimizer = self._attach(self.cell)
         load_checkpoint(folder, params=streamed.params, optimizer=optimizer, device=streamed.device)
         self.resumed(optimizer)
         recorder = Recorder(self.cell.name, None, step=NUM_STEPS + 1)
         batches = self._batches(NUM_STEPS + self.batches_skipped, plain=False)
         rate = self.cell.learning_rates[NUM_STEPS % self.cell.num_steps]
-        make_step(streamed, optimizer, batches, self.cell, rate, recorder.note)
+        make_step(streamed, batches, self.cell, rate, recorder.note)
         recorder.end_step()
         return recorder.record
 
@@ -179,18 +182,30 @@ class Bench:
         streamed.manager = BlockManager(
             streamed.base.blocks, device=streamed.device, num_slots=cell.num_slots
         )
-        streamed.attachment = attach_ring(
-            streamed.base, streamed.manager, cell, streamed.device, **self.attach_options
-        )
         if streamed.head is not None:
             streamed.head.detach()
         streamed.head = attach_head(streamed.base, streamed.ends, streamed.manager, cell)
+        travelling = travelling_adapters(streamed.optimizer)
+        if travelling is not None:
+            travelling.give_back()
         with torch.no_grad():
             for (_, parameter), value in zip(streamed.params, self.first_values, strict=True):
                 parameter.copy_(value)
                 parameter.grad = None
         streamed.model.config.use_cache = cell.use_cache
         streamed.model.train()
+
+    def _attach(self, cell: Cell) -> AdapterAdamW:
+        """A fresh optimizer, and the layers on the ring."""
+        streamed = self.streamed
+        optimizer = cell_optimizer(streamed.base, streamed.params, cell, streamed.device)
+        travelling = travelling_adapters(optimizer)
+        options = {"travelling": travelling} | self.attach_options
+        streamed.optimizer = optimizer
+        streamed.attachment = attach_ring(
+            streamed.base, streamed.manager, cell, streamed.device, **options
+        )
+        return optimizer
 
     def _batches(self, step: int, *, plain: bool) -> list[Batch]:
         batches = read_batches(self.plan, self.cell, step % self.cell.num_steps)
@@ -310,6 +325,7 @@ def _layers(pattern: str, num_layers: int) -> str:
         .replace("{middle}", str(middle))
         .replace("{two_last}", _any(range(num_layers - 2, num_layers)))
         .replace("{below_last_three}", _any(range(num_layers - 3)))
+        .replace("{not_middle}", "|".join(str(k) for k in range(num_layers) if k != middle))
         .replace("{above_middle}", _any(range(middle + 1, num_layers)))
         .replace("{below_middle}", _any(range(middle)))
     )

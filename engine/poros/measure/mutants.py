@@ -32,6 +32,7 @@ from poros.measure.mutant_bench import (
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
+from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
 
 PLAIN = Setting()
@@ -47,7 +48,10 @@ DISTURBED = {
     EVAL_BETWEEN: "eval between forward and backward",
     MATH_BETWEEN: "math between forward and backward",
     COPY_FAILS: "a step made again after a copy failed",
+    MOMENTS_ON_HOST: "moments on the host",
+    ADAPTERS_ON_HOST: "adapters on the host",
 }
+"""What must change nothing, with every protection on."""
 
 WITH_BIASES = "qwen2"
 
@@ -206,6 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("base resident, nothing streamed", patches.resident_base, word="REFUSED"),
     *END_MUTANTS,
+    *STATE_MUTANTS,
 )  # fmt: skip
 
 

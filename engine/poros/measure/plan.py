@@ -55,6 +55,10 @@ class Cell:
     """The head comes while the last blocks compute."""
     loss_chunk_rows: int | None = None
     """Rows of such a chunk; None: as many as the product takes."""
+    moments_on_host: bool = False
+    adapters_on_host: bool = False
+    """Weights and gradients; moments then are on the host too."""
+    boundaries_on_host: bool = False
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

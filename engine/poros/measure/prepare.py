@@ -23,7 +23,12 @@ from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
 from poros.measure.cell_files import make_cell, on_host, quantised, resume_at, silent
-from poros.measure.cells import CPU_LEVELS, compiled_cells_are_few, covering_array
+from poros.measure.cells import (
+    CPU_LEVELS,
+    compiled_cells_are_few,
+    covering_array,
+    with_state_on_host,
+)
 from poros.measure.config_cells import config_cells
 from poros.measure.end_mutants import with_ends_on_host
 from poros.measure.family_cells import family_cells
@@ -68,7 +73,7 @@ def demo_cells(request: Request) -> list[Cell]:
     digest = SafetensorsSource(source).digest()[:16]
     rows = _rows(source)
     levels = {name: tuple(levels) for name, levels in (request.levels or CPU_LEVELS).items()}
-    array = covering_array(levels, compiled_cells_are_few)
+    array = with_state_on_host(covering_array(levels, compiled_cells_are_few))
     nf4_folders = {
         model: quantised(
             SafetensorsSource(relabel(source, model, folder / "models" / f"{model}-{digest}")),
@@ -81,8 +86,7 @@ def demo_cells(request: Request) -> list[Cell]:
         nf4_folder = nf4_folders[row["model"]]
         config = json.loads((nf4_folder / "config.json").read_text(encoding="utf-8"))
         cells.append(_demo_cell(request, number, row, nf4_folder, config, rows))
-    for dtype in levels["adapter_dtype"]:
-        number = next(k for k, cell in enumerate(cells) if cell.adapter_dtype == dtype)
+    for number in _interrupted(cells):
         cells[number] = dataclasses.replace(cells[number], resume_at=resume_at(request))
     for number in _for_ends(cells):
         cells[number] = with_ends_on_host(cells[number])
@@ -93,6 +97,15 @@ def _for_ends(cells: Sequence[Cell]) -> Sequence[int]:
     """The one cell that has head and embeddings on the host: none with a task of its own."""
     plain = [k for k, c in enumerate(cells) if k and c.resume_at is None and not c.compile]
     return plain[:1]
+
+
+def _interrupted(cells: Sequence[Cell]) -> set[int]:
+    """The cells that claim C is about: the first of each adapter's type, and of each plan."""
+    kinds: dict[object, int] = {}
+    for number, cell in enumerate(cells):
+        kinds.setdefault(cell.adapter_dtype, number)
+        kinds.setdefault((cell.moments_on_host, cell.adapters_on_host), number)
+    return set(kinds.values())
 
 
 def shape_cells(request: Request) -> list[Cell]:

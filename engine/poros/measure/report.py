@@ -132,6 +132,7 @@ def _setting(cell: dict[str, Any]) -> str:
         "compiled" if cell["compile"] else "",
         "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
         "ends on the host" if cell["head_on_host"] else "",
+        _state_on_host(cell),
     ]
     return ", ".join(part for part in parts if part)
 
@@ -143,6 +144,12 @@ def _not_passed(verdicts: list[dict[str, Any]]) -> list[str]:
     alike = {key for key, count in counts.items() if count > _FEW}
     lines = [f"{counts[word, why]} claims {word}: {why}" for word, why in sorted(alike)]
     return lines + [_reason(v) for v in wrong if (v["word"], v["reason"]) not in alike]
+
+
+def _state_on_host(cell: dict[str, Any]) -> str:
+    if cell["adapters_on_host"]:
+        return "adapters on the host"
+    return "moments on the host" if cell["moments_on_host"] else ""
 
 
 def _reason(verdict: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streamed_arm import finish, open_streamed, run_cells, run_step
 from poros.training.checkpoint import load_checkpoint, verify
-from poros.training.optimizer import make_optimizer
 
 
 def resume_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord | None:
@@ -23,12 +22,13 @@ def resume_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord | None
     folder = plan.checkpoint(cell)
     state = verify(folder)
     streamed = open_streamed(plan, cell, torch.device(plan.device), adapter=folder)
-    optimizer = make_optimizer(streamed.params, weight_decay=cell.weight_decay)
-    load_checkpoint(folder, params=streamed.params, optimizer=optimizer, device=streamed.device)
+    load_checkpoint(
+        folder, params=streamed.params, optimizer=streamed.optimizer, device=streamed.device
+    )
     first = state.cursor["position"]
     recorder = Recorder(cell.name, file, step=first + 1)
     for step in range(first, cell.num_steps):
-        run_step(plan, cell, streamed, optimizer, step, recorder)
+        run_step(plan, cell, streamed, step, recorder)
     return finish(streamed, recorder, cell.num_steps - first)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,16 +26,17 @@ from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
-from poros.measure.streaming_proof import proof
+from poros.measure.streaming_proof import proof, state_proof
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
+from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_plan import MemoryPlan
-from poros.training.optimizer import make_optimizer
+from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
 
@@ -52,6 +53,7 @@ class StreamedModel:
     base: BaseModel
     model: PeftModel
     params: list[tuple[str, nn.Parameter]]
+    optimizer: AdapterAdamW
     manager: BlockManager
     attachment: Attachment
     device: torch.device
@@ -59,8 +61,9 @@ class StreamedModel:
     ends: HostEnds
     head: StreamedHead | None
 
-    def proof(self, num_passes: int) -> dict[str, Any]:
+    def proof(self, num_steps: int) -> dict[str, Any]:
         """Of what has been streamed since the ring was attached."""
+        num_passes = num_steps * self.accumulation
         return proof(
             self.base.layers,
             self.manager,
@@ -68,6 +71,7 @@ class StreamedModel:
             num_passes=num_passes,
             ends=self.ends.away(),
             visitor=self.head.visitor if self.head is not None else None,
+            state=state_proof(self.optimizer, num_steps, num_passes),
         )
 
 
@@ -101,10 +105,7 @@ def open_streamed(
         attn_implementation=cell.attn_implementation,
         emit=silent,
     )
-    plan_of_ends = MemoryPlan(
-        head_on_host=cell.head_on_host, embeddings_on_host=cell.embeddings_on_host
-    )
-    ends = take_ends(base, plan_of_ends, device)
+    ends = take_ends(base, memory_plan_of(cell), device)
     place_ends(base, device, without=ends.paths)
     model = attach_lora(
         base,
@@ -119,11 +120,31 @@ def open_streamed(
     manager = BlockManager(
         base.blocks, device=device, num_slots=cell.num_slots, prefetch=cell.prefetch
     )
-    attachment = attach_ring(base, manager, cell, device)
-    head = attach_head(base, ends, manager, cell)
     params = trainable_params(model)
+    optimizer = cell_optimizer(base, params, cell, device)
+    attachment = attach_ring(base, manager, cell, device, travelling=travelling_adapters(optimizer))
+    head = attach_head(base, ends, manager, cell)
     return StreamedModel(
-        base, model, params, manager, attachment, device, cell.accumulation, ends, head
+        base, model, params, optimizer, manager, attachment, device, cell.accumulation, ends, head
+    )
+
+
+def memory_plan_of(cell: Cell) -> MemoryPlan:
+    """What the cell has on the host."""
+    return MemoryPlan(**{f.name: getattr(cell, f.name) for f in fields(MemoryPlan)})
+
+
+def cell_optimizer(
+    base: BaseModel, params: Params, cell: Cell, device: torch.device
+) -> AdapterAdamW:
+    """The product's optimizer, with its state where the cell has it."""
+    return make_planned_optimizer(
+        memory_plan_of(cell),
+        params,
+        base.layers,
+        layers_per_block=cell.block_size,
+        weight_decay=cell.weight_decay,
+        device=device,
     )
 
 
@@ -182,7 +203,6 @@ def read_batches(plan: Plan, cell: Cell, step: int) -> list[Batch]:
 
 def make_step(
     streamed: StreamedModel,
-    optimizer: torch.optim.Optimizer,
     batches: Sequence[Batch],
     cell: Cell,
     learning_rate: float,
@@ -192,7 +212,7 @@ def make_step(
     result = train_step(
         streamed.model,
         streamed.params,
-        optimizer,
+        streamed.optimizer,
         list(batches),
         device=streamed.device,
         learning_rate=learning_rate,
@@ -206,20 +226,19 @@ def make_step(
 def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
     """All steps of a cell: the recorded ones, then those that are only timed."""
     streamed = open_streamed(plan, cell, torch.device(plan.device))
-    optimizer = make_optimizer(streamed.params, weight_decay=cell.weight_decay)
     recorder = Recorder(cell.name, file, dump=plan.dump)
     for name, parameter in streamed.params:
         recorder.note(f"adapter.{name}", parameter)
     recorder.end_step()
     torch.manual_seed(cell.seed)
     for step in range(cell.num_steps):
-        run_step(plan, cell, streamed, optimizer, step, recorder)
+        run_step(plan, cell, streamed, step, recorder)
         if step + 1 == cell.resume_at:
-            save_for_resume(plan, cell, streamed, optimizer)
+            save_for_resume(plan, cell, streamed)
     step_s = []
     for step in range(cell.num_timing_steps):
         started_s = time.perf_counter()
-        run_step(plan, cell, streamed, optimizer, step % cell.num_steps, None)
+        run_step(plan, cell, streamed, step % cell.num_steps, None)
         step_s.append(time.perf_counter() - started_s)
     num_tokens = sum(batch.num_tokens for batch in read_batches(plan, cell, 0))
     num_steps = cell.num_steps + cell.num_timing_steps
@@ -230,21 +249,18 @@ def run_step(
     plan: Plan,
     cell: Cell,
     streamed: StreamedModel,
-    optimizer: torch.optim.Optimizer,
     step: int,
     recorder: Recorder | None,
 ) -> None:
     """One step of the plan, recorded or not."""
     batches = read_batches(plan, cell, step)
     observe = recorder.note if recorder else None
-    values = make_step(streamed, optimizer, batches, cell, cell.learning_rates[step], observe)
+    values = make_step(streamed, batches, cell, cell.learning_rates[step], observe)
     if recorder:
         recorder.end_step(**values)
 
 
-def save_for_resume(
-    plan: Plan, cell: Cell, streamed: StreamedModel, optimizer: torch.optim.Optimizer
-) -> Path:
+def save_for_resume(plan: Plan, cell: Cell, streamed: StreamedModel) -> Path:
     """Write the product's checkpoint of this step, which another process continues."""
     assert cell.resume_at is not None
     folder = plan.checkpoint(cell)
@@ -262,7 +278,7 @@ def save_for_resume(
         folder,
         model=streamed.model,
         params=streamed.params,
-        optimizer=optimizer,
+        optimizer=streamed.optimizer,
         device=streamed.device,
         state=state,
     )
@@ -286,7 +302,7 @@ def finish(
             copied_bytes_per_step=streamed.manager.copied_bytes / num_steps,
             tokens_per_step=tokens_per_step,
         )
-    shown = streamed.proof(num_passes)
+    shown = streamed.proof(num_steps)
     return recorder.end(streaming_proof=shown, step_s=list(step_s[UNTIMED_STEPS:]), **measured)
 
 
@@ -299,6 +315,7 @@ def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
         "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
         "resident_bytes": streamed.base.resident_bytes - streamed.ends.num_bytes,
         "host_ends_bytes": streamed.ends.num_bytes,
+        "holdings": [asdict(held) for held in streamed.optimizer.holdings(streamed.params)],
     }
     if streamed.device.type == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info()

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.visitor import Visitor
+from poros.training.host_adamw import HostAdamW
+from poros.training.optimizer import AdapterAdamW
 
 
 def predicted_copies(num_blocks: int, num_slots: int, num_passes: int) -> int:
@@ -40,6 +42,22 @@ def base_tensors(layers: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
                     yield f"{index}.{name}.nested_absmax", state.state2.absmax
 
 
+def state_proof(optimizer: AdapterAdamW, num_steps: int, num_passes: int) -> tuple[int, int]:
+    """How often a block's moments, weights and sums of gradients went home, and should have.
+
+    Moments and weights do once a step, sums once a micro-batch; blocks without adapters never.
+    """
+    if not isinstance(optimizer, HostAdamW):
+        return 0, 0
+    num_blocks = sum(bool(block.places) for block in optimizer.moments)
+    found, predicted = optimizer.num_stores, num_blocks * num_steps
+    travelling = optimizer.travelling
+    if travelling is not None:
+        found += travelling.weights.num_stores + travelling.gradients.num_stores
+        predicted += num_blocks * (num_steps + num_passes)
+    return found, predicted
+
+
 def proof(
     layers: Sequence[nn.Module],
     manager: BlockManager,
@@ -48,6 +66,7 @@ def proof(
     num_passes: int,
     ends: Mapping[str, Tensor] = MappingProxyType({}),
     visitor: Visitor | None = None,
+    state: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
     """Whether the layers' base tensors are absent from the device, and the copies as predicted.
 
@@ -70,6 +89,8 @@ def proof(
         reason = f"{manager.num_copies} copies, {predicted} predicted"
     elif visitor is not None and num_visits != num_passes:
         reason = f"{num_visits} visits of the head, {num_passes} predicted"
+    elif state[0] != state[1]:
+        reason = f"trained state went home {state[0]} times, {state[1]} predicted"
     return {
         "proved": not reason,
         "reason": reason,
@@ -82,4 +103,5 @@ def proof(
         "slot_bytes": manager.slot_bytes,
         "num_slots": manager.num_slots,
         "num_visits": num_visits,
+        "num_state_stores": state[0],
     }

@@ -12,6 +12,7 @@ from torch import nn
 from poros.streaming.block_function import call_streamed
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.streamed_layer import SideRules, StreamedLayer
+from poros.streaming.travelling import TravellingAdapters
 
 __all__ = ["Attachment", "SideRules", "attach"]
 
@@ -58,6 +59,7 @@ def attach(
     preserve_rng: bool = True,
     rules: SideRules = HIDDEN_STATES_ONLY,
     model: nn.Module | None = None,
+    travelling: TravellingAdapters | None = None,
 ) -> Attachment:
     """Stream `layers` through `manager`.
 
@@ -73,6 +75,7 @@ def attach(
         preserve_rng: Repeat dropout in the recompute; without it gradients are not exact.
         rules: What the layers take and give beside hidden states.
         model: The model around the layers, to name its parameters in errors.
+        travelling: Adapters that come with the blocks; None: all stay on the device.
     """
     attachment = Attachment(layers)
     for position, layer in enumerate(layers):
@@ -86,6 +89,7 @@ def attach(
             index=position,
             rules=rules,
             model=model,
+            travelling=travelling,
         )
         layer.forward = _forward(streamed, drop)
     return attachment

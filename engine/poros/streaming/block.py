@@ -1,4 +1,4 @@
-"""One block's frozen tensors in one flat host buffer, and the pointing of them at a device slot.
+"""One block's tensors in one flat host buffer, and the pointing of them at a device slot.
 
 [Note: a block is only data]
 A decoder layer's frozen part is a list of tensors: packed weights, absmax, nested absmax, offset,
@@ -60,12 +60,14 @@ class Place:
 
 
 class Block:
-    """The frozen tensors of one or more layers, flat on the host.
+    """The tensors of one or more layers that travel together, flat on the host.
 
     Attributes:
         index: The block's position in the model, from 0.
         host: The bytes, (num_bytes,) uint8.
         places: The layout of `host`, one place a tensor.
+        home: Views of `host`, one a tensor.
+        tensors: The tensors as they are now: in a slot, or what holders have while away.
     """
 
     def __init__(
@@ -75,33 +77,57 @@ class Block:
         places: Sequence[Place],
         buffer: HostBuffer,
         device: torch.device,
+        *,
+        readable: bool = False,
     ) -> None:
-        """Use `lay_out`."""
+        """Use `lay_out` or `zeros`."""
         self.index = index
         self.places = tuple(places)
         self._frozen = tuple(frozen)
         self._buffer = buffer
-        self._placeholders = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
+        self.home = [place.view(buffer.tensor) for place in places]
+        self._away = self.home
+        if not readable:
+            self._away = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
+        self.tensors = self._away
         self._views = WeakTensorKeyDictionary()
 
     @classmethod
-    def lay_out(cls, index: int, frozen: Sequence[FrozenTensor], *, device: torch.device) -> Block:
+    def lay_out(
+        cls,
+        index: int,
+        frozen: Sequence[FrozenTensor],
+        *,
+        device: torch.device,
+        readable: bool = False,
+    ) -> Block:
         """Copy the tensors into a host buffer of exact size and leave placeholders on `device`.
 
         Args:
             index: The block's position in the model.
             frozen: Every tensor that travels; names are unique.
             device: Where the block will be computed.
+            readable: Leave the host's views instead of placeholders: who reads a tensor between
+                its visits (a checkpoint) finds it whole, on the CPU.
         """
-        places = list(_places(frozen))
-        num_bytes = places[-1].offset_bytes + places[-1].num_bytes if places else 0
-        buffer = HostBuffer(num_bytes, device)
+        places = list(_places((entry.name, entry.value) for entry in frozen))
+        buffer = HostBuffer(_end_bytes(places), device)
         for entry, place in zip(frozen, places, strict=True):
             place.view(buffer.tensor).copy_(entry.value)
         buffer.register()
-        block = cls(index, frozen, places, buffer, device)
+        block = cls(index, frozen, places, buffer, device, readable=readable)
         block.point_at(None)
         return block
+
+    @classmethod
+    def zeros(
+        cls, index: int, like: Iterable[tuple[str, Tensor]], *, device: torch.device
+    ) -> Block:
+        """A block of zeros, shaped like the named tensors; nobody holds them but `tensors`."""
+        places = list(_places(like))
+        buffer = HostBuffer(_end_bytes(places), device)  # pages of an anonymous mapping are zero
+        buffer.register()
+        return cls(index, (), places, buffer, device, readable=True)
 
     @property
     def host(self) -> Tensor:
@@ -130,12 +156,14 @@ class Block:
         raise KeyError(name)
 
     def point_at(self, buffer: Tensor | None) -> None:
-        """Point every holder at `buffer`, laid out like `host`; None: at empty placeholders.
+        """Point `tensors` and every holder at `buffer`, laid out like `host`.
 
         Args:
-            buffer: (at least num_bytes,) uint8 on the block's device.
+            buffer: (at least num_bytes,) uint8 on the block's device; None: at empty
+                placeholders, or at `home` if the block is readable.
         """
-        for entry, tensor in zip(self._frozen, self._tensors_in(buffer), strict=True):
+        self.tensors = self._tensors_in(buffer)
+        for entry, tensor in zip(self._frozen, self.tensors, strict=bool(self._frozen)):
             setattr(entry.holder, entry.attribute, tensor)
 
     def close(self) -> None:
@@ -144,7 +172,7 @@ class Block:
 
     def _tensors_in(self, buffer: Tensor | None) -> list[Tensor]:
         if buffer is None:
-            return self._placeholders
+            return self._away
         # A ring has few slots, and making some thirty views anew at each visit would cost more
         # than the visit's kernel launches. Kept by the slot's tensor, they go when the ring goes.
         views: list[Tensor] | None = self._views.get(buffer)
@@ -155,10 +183,13 @@ class Block:
         return views
 
 
-def _places(frozen: Iterable[FrozenTensor]) -> Iterable[Place]:
+def _end_bytes(places: Sequence[Place]) -> int:
+    return places[-1].offset_bytes + places[-1].num_bytes if places else 0
+
+
+def _places(named: Iterable[tuple[str, Tensor]]) -> Iterable[Place]:
     offset_bytes = 0
-    for entry in frozen:
-        tensor = entry.value
+    for name, tensor in named:
         num_bytes = tensor.numel() * tensor.element_size()
-        yield Place(entry.name, tensor.dtype, tuple(tensor.shape), offset_bytes, num_bytes)
+        yield Place(name, tensor.dtype, tuple(tensor.shape), offset_bytes, num_bytes)
         offset_bytes += math.ceil(num_bytes / ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -120,9 +120,10 @@ class _BlockFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, visit: Visit, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs = tensors[: len(visit.requires_grad)]
-        visit.streamed.manager.bind(visit.streamed.block_index, direction=1)
+        visit.streamed.bind(direction=1)
         versions = [tensor._version for tensor in inputs]
         results = visit.run(visit.detached(inputs))
+        _forget_casts(visit.streamed)
         if versions != [tensor._version for tensor in inputs]:
             raise RuntimeError("a streamed layer wrote into an input, as its recompute would again")
         outputs = tuple(result.detach() for result in results)
@@ -142,7 +143,7 @@ class _BlockFunction(torch.autograd.Function):
         inputs = visit.detached(ctx.saved_tensors[:num_inputs])
         if _trainable(streamed.layer).keys() != visit.adapters.keys():
             raise RuntimeError("adapters were switched on or off between forward and backward")
-        streamed.manager.bind(streamed.block_index, direction=-1)
+        streamed.bind(direction=-1)
         with (
             visit.ambient.entered(streamed.layer),
             random_state_restored(visit.random, streamed.device),
@@ -155,7 +156,7 @@ class _BlockFunction(torch.autograd.Function):
             None,
             *found[:num_inputs][:1],
             *side_gradients(visit, found[1:num_inputs]),
-            *found[num_inputs:],
+            *_adapter_gradients(visit, found[num_inputs:]),
         )
 
 
@@ -166,6 +167,29 @@ def side_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> Sequence
     """
     del visit
     return gradients
+
+
+def _trained_inputs(streamed: StreamedLayer, adapters: Adapters) -> list[Tensor]:
+    weights = list(adapters)
+    return [*weights] if streamed.travelling is None else streamed.travelling.inputs(weights)
+
+
+def _adapter_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What autograd gets for `_trained_inputs`; a travelling adapter's goes to its block's sum."""
+    travelling = visit.streamed.travelling
+    if travelling is None:
+        return list(gradients)
+    return travelling.take(dict(zip(visit.adapters, gradients, strict=True)))
+
+
+def _forget_casts(streamed: StreamedLayer) -> None:
+    """Let go of the casts of adapters that leave the device: autocast would keep all of them.
+
+    The graph that they belong to is dropped as well. A weight that stays may be used again, and
+    then its cast has to be the same one.
+    """
+    if streamed.travelling is not None and streamed.travelling.alone:
+        torch.clear_autocast_cache()
 
 
 def call_streamed(
@@ -184,7 +208,7 @@ def call_streamed(
         PorosModelError: The layer takes or gives what its family's entry doesn't declare.
     """
     if not torch.is_grad_enabled():
-        streamed.manager.bind(streamed.block_index, direction=1, wrap=True)
+        streamed.bind(direction=1, wrap=True)
         return streamed.forward(*args, **kwargs)
     # Only autograd keeps the tensors: it frees them in time and notices writes into them.
     call, parts = Call.of(args, kwargs, drop)
@@ -198,7 +222,8 @@ def call_streamed(
         ambient=Ambient.capture(streamed.layer, streamed.device),
         random=RandomState.capture(streamed.device) if streamed.preserve_rng else None,
     )
-    outputs = _BlockFunction.apply(visit, *parts.tensors, *adapters)  # type: ignore[no-untyped-call]  # torch's
+    trained = _trained_inputs(streamed, adapters)
+    outputs = _BlockFunction.apply(visit, *parts.tensors, *trained)  # type: ignore[no-untyped-call]  # torch's
     assert visit.output_spec is not None
     output, changes = visit.output_spec.filled(outputs)
     for mapping, change in zip(parts.mappings, changes, strict=True):

@@ -25,6 +25,7 @@ class BlockManager:
         num_slots: Blocks on the device at once; at least 2, one computing and one arriving.
         prefetch: Load ahead in the direction of travel.
         poison: Overwrite a slot when it is released, so that reading it late shows (debugging).
+        lane: How bytes move; None: a lane of the ring's own.
 
     Attributes:
         when_idle: Called in a forward pass that a backward follows, at each bind after which no
@@ -39,12 +40,13 @@ class BlockManager:
         num_slots: int = 2,
         prefetch: bool = True,
         poison: bool = False,
+        lane: CopyLane | None = None,
     ) -> None:
         """Allocate the slots."""
         if num_slots < 2:
             raise ValueError(f"num_slots is {num_slots}: one computes while one arrives, so 2")
         self._blocks = blocks
-        self._lane: CopyLane = make_lane(device)
+        self._lane: CopyLane = lane or make_lane(device)
         self.slot_bytes = max(block.num_bytes for block in blocks)
         num_slots = min(num_slots, max(len(blocks), 2))
         self._slots = [Slot(self.slot_bytes, device) for _ in range(num_slots)]
@@ -118,11 +120,14 @@ class BlockManager:
             key=lambda s: float("inf") if s.holds is None else abs(s.holds - index),
         )
         slot.holds = None  # until the copy is queued: an interrupt may come between
-        self._lane.copy(slot, self._blocks[index].host)
+        self._fill(slot, index)
         slot.holds = index
+        return slot
+
+    def _fill(self, slot: Slot, index: int) -> None:
+        self._lane.copy(slot, self._blocks[index].host)
         self.num_copies += 1
         self.copied_bytes += self._blocks[index].num_bytes
-        return slot
 
     def _release(self) -> None:
         slot, self._bound = self._bound, None

@@ -24,6 +24,7 @@ class Slot:
         self.holds: int | None = None
         self.arrived: torch.cuda.Event | None = None
         self.released: torch.cuda.Event | None = None
+        self.stored: torch.cuda.Event | None = None  # only where bytes go back (return_lane)
 
 
 class CopyLane(Protocol):

@@ -11,6 +11,7 @@ from torch import nn
 
 from poros.errors import PorosModelError
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.travelling import TravellingAdapters
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class StreamedLayer:
         index: Its position among the streamed layers.
         rules: What it is declared to take and give.
         model: The model around it, if known: it names tensors in errors.
+        travelling: The adapters that come with the blocks, if they do.
         checked: Whether a first visit found nothing undeclared.
     """
 
@@ -52,7 +54,14 @@ class StreamedLayer:
     index: int
     rules: SideRules
     model: nn.Module | None = None
+    travelling: TravellingAdapters | None = None
     checked: bool = False
+
+    def bind(self, *, direction: int, wrap: bool = False) -> None:
+        """Have the layer's tensors on the device: `BlockManager.bind` for all that travels."""
+        self.manager.bind(self.block_index, direction=direction, wrap=wrap)
+        if self.travelling is not None:
+            self.travelling.bind(self.block_index, direction=direction, wrap=wrap)
 
     def refusal(self, what: str, remediation: str) -> PorosModelError:
         """The error that says what this layer does."""

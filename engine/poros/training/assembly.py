@@ -32,12 +32,13 @@ from poros.training.checkpoint import (
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.determinism import rng_state, seed_all, set_rng_state
 from poros.training.evaluate import evaluate
+from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
 from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_plan import memory_plan
-from poros.training.optimizer import learning_rate_at, make_optimizer
+from poros.training.optimizer import learning_rate_at
 from poros.training.resume import ResumePoint
 from poros.training.run_inputs import device_inputs, versions
 from poros.training.samples import AnswerCache, answer
@@ -106,7 +107,14 @@ class Assembly:
         place_ends(self.base, self.device, without=self.ends.paths)
         self.model = self._attach_adapter()
         self.params = trainable_params(self.model)
-        self.optimizer = make_optimizer(self.params, weight_decay=config.weight_decay)
+        self.optimizer = make_planned_optimizer(
+            self.plan,
+            self.params,
+            self.base.layers,
+            layers_per_block=config.layers_per_block,
+            weight_decay=config.weight_decay,
+            device=self.device,
+        )
         self.manager = self._attach_ring()
         self.trainer = self._make_trainer(batches)
         self._emit_loaded()
@@ -259,6 +267,7 @@ class Assembly:
                 shared_states=self.base.architecture.shared_states,
             ),
             model=self.model,
+            travelling=travelling_adapters(self.optimizer),
         )
         # With the least memory the head comes when the last block is done, not beside it.
         prefetch = config.enable_prefetch and config.vram_budget != "min"
@@ -299,7 +308,7 @@ class Assembly:
             device=self.device,
             checkpoints=keeper,
             evaluate=self.evaluate,
-            meter=Meter(self.device, self.manager),
+            meter=Meter(self.device, self.manager, self.optimizer),
             emit=self.around.emit,
             control=self.around.control,
             logs=self.around.run.logs,

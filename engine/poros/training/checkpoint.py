@@ -25,7 +25,7 @@ from poros import atomic, failpoints
 from poros.errors import PorosNonFiniteError, PorosResumeError, escape_control
 from poros.training.determinism import rng_state, set_rng_state
 from poros.training.lora import save_adapter
-from poros.training.optimizer import Params
+from poros.training.optimizer import MOMENTS, AdapterAdamW, Params
 
 FORMAT = 1
 
@@ -33,7 +33,7 @@ STATE = "poros_state"
 MANIFEST = f"{STATE}/manifest.json"
 
 _SUFFIXES = (".json", ".safetensors", ".md")
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_KINDS = ("step", *MOMENTS)
 _SMALL_FILES_BYTES = 65536
 
 
@@ -65,7 +65,7 @@ def save_checkpoint(
     *,
     model: PeftModel,
     params: Params,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AdapterAdamW,
     device: torch.device,
     state: TrainerState,
 ) -> int:
@@ -75,6 +75,7 @@ def save_checkpoint(
         PorosStorageError: Disk full or failing; nothing of it is left.
         PorosNonFiniteError: A weight is NaN or infinite; nothing is written.
     """
+    optimizer.settle()
     _refuse_non_finite(params, state.step)
     failpoints.hit("checkpoint.begin")
     about = {"format": FORMAT, "run_id": state.run_id, "step": state.step}
@@ -103,7 +104,7 @@ def needed_bytes(params: Params) -> int:
 
 
 def load_checkpoint(
-    folder: Path, *, params: Params, optimizer: torch.optim.Optimizer, device: torch.device
+    folder: Path, *, params: Params, optimizer: AdapterAdamW, device: torch.device
 ) -> None:
     """Put optimizer and random states back; the adapter is loaded by `attach_lora`.
 
@@ -111,16 +112,12 @@ def load_checkpoint(
         PorosResumeError: The state does not fit this model.
     """
     moments = _read_tensors(folder, "optimizer")
-    expected = {f"{kind}.{name}" for name, _ in params for kind in _MOMENTS}
+    expected = {f"{kind}.{name}" for name, _ in params for kind in _KINDS}
     if moments and moments.keys() != expected:
         wrong = sorted(moments.keys() ^ expected)[0]
         raise refused(folder, f"{STATE}/optimizer.safetensors does not fit the model ({wrong})")
     for name, parameter in params if moments else ():
-        optimizer.state[parameter] = {
-            "step": moments[f"step.{name}"],
-            "exp_avg": moments[f"exp_avg.{name}"].to(device),
-            "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(device),
-        }
+        optimizer.restore(parameter, {kind: moments[f"{kind}.{name}"] for kind in _KINDS})
     set_rng_state(_read_tensors(folder, "rng"), device)
 
 
@@ -164,13 +161,13 @@ def _refuse_non_finite(params: Params, step: int) -> None:
             )
 
 
-def _moments(params: Params, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(params: Params, optimizer: AdapterAdamW) -> dict[str, Tensor]:
     """The optimizer's tensors by the weight's name; empty before the first step."""
     return {
         f"{kind}.{name}": optimizer.state[parameter][kind].detach().contiguous()
         for name, parameter in params
         if parameter in optimizer.state
-        for kind in _MOMENTS
+        for kind in _KINDS
     }
 
 

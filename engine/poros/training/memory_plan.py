@@ -27,4 +27,9 @@ class MemoryPlan:
 def memory_plan(vram_budget: float | str) -> MemoryPlan:
     """The plan that the setting ``vram_budget`` asks for: ``min`` is all that there is."""
     smallest = vram_budget == "min"
-    return MemoryPlan(head_on_host=smallest, embeddings_on_host=smallest)
+    return MemoryPlan(
+        head_on_host=smallest,
+        embeddings_on_host=smallest,
+        moments_on_host=smallest,
+        adapters_on_host=smallest,
+    )

@@ -3,18 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from poros.training.holdings import Holding, on_device
 
 Params = Sequence[tuple[str, nn.Parameter]]
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
-def make_optimizer(params: Params, *, weight_decay: float) -> torch.optim.AdamW:
+
+class AdapterAdamW(torch.optim.AdamW):
+    """Stock AdamW, and what else a step and a checkpoint ask of whoever has the state.
+
+    Here all of it is on the device and the answers are stock calls; `host_adamw` has another.
+    """
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that went over the link for it so far, both ways."""
+        return 0
+
+    def take_copy_wait_s(self) -> float:
+        """Seconds that the computation stood waiting for them since the last call."""
+        return 0.0
+
+    def gradient(self, weight: nn.Parameter) -> Tensor | None:
+        """The gradient that the step's backwards summed up; None: they gave none."""
+        return weight.grad
+
+    def total_norm(self, params: Params) -> Tensor:
+        """The norm over all gradients, () on the device, before they are clipped."""
+        grads = [weight.grad for _, weight in params if weight.grad is not None]
+        return torch.nn.utils.get_total_norm(grads)
+
+    def clip_and_step(self, params: Params, max_grad_norm: float, total_norm: Tensor) -> None:
+        """Scale the gradients down to `max_grad_norm`, then step."""
+        weights = [weight for _, weight in params]
+        torch.nn.utils.clip_grads_with_norm_(weights, max_grad_norm, total_norm)
+        self.step()
+
+    def restore(self, weight: nn.Parameter, state: Mapping[str, Tensor]) -> None:
+        """Take a weight's state from a checkpoint, by `state_dict`'s names, on the CPU."""
+        self.state[weight] = {
+            "step": state["step"],
+            **{kind: state[kind].to(weight.device) for kind in MOMENTS},
+        }
+
+    def settle(self) -> None:
+        """Return when weights, gradients and moments can be read where they lie."""
+
+    def holdings(self, params: Params) -> list[Holding]:
+        """What lies where at a step's end: weights, gradients, moments."""
+        weights = [weight for _, weight in params]
+        return [
+            on_device("adapters", weights),
+            on_device("gradients", weights),
+            on_device("moments", weights, times=len(MOMENTS)),
+        ]
+
+
+def make_optimizer(params: Params, *, weight_decay: float) -> AdapterAdamW:
     """AdamW with torch's defaults; `train_step` sets the learning rate of each step."""
     weights = [parameter for _, parameter in params]
-    return torch.optim.AdamW(weights, weight_decay=weight_decay, foreach=True)
+    return AdapterAdamW(weights, weight_decay=weight_decay, foreach=True)
 
 
 def learning_rate_at(

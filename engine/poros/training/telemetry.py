@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from poros.streaming.block_manager import BlockManager
+from poros.training.optimizer import AdapterAdamW
 
 
 class StepCost(TypedDict):
@@ -25,10 +26,13 @@ class StepCost(TypedDict):
 class Meter:
     """Measures from one `take` to the next."""
 
-    def __init__(self, device: torch.device, manager: BlockManager) -> None:
+    def __init__(
+        self, device: torch.device, manager: BlockManager, optimizer: AdapterAdamW
+    ) -> None:
         """Start now."""
         self._device = device
         self._manager = manager
+        self._optimizer = optimizer
         self.peak_allocated_bytes = 0
         self.peak_reserved_bytes = 0
         self.restart()
@@ -36,8 +40,8 @@ class Meter:
     def restart(self) -> None:
         """Leave out what was since the last `take`, such as a checkpoint."""
         self._started_s = time.monotonic()
-        self._copied_bytes = self._manager.copied_bytes
-        self._manager.take_copy_wait_s()
+        self._moved_bytes_before = self._moved_bytes()
+        self._take_wait_s()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -46,8 +50,8 @@ class Meter:
         on_cuda = self._device.type == "cuda"
         cost = StepCost(
             duration_s=time.monotonic() - self._started_s,
-            copied_bytes=self._manager.copied_bytes - self._copied_bytes,
-            copy_wait_s=self._manager.take_copy_wait_s(),
+            copied_bytes=self._moved_bytes() - self._moved_bytes_before,
+            copy_wait_s=self._take_wait_s(),
             device_peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_cuda else 0,
             device_reserved_bytes=torch.cuda.max_memory_reserved(self._device) if on_cuda else 0,
             host_rss_bytes=host_rss_bytes(),
@@ -56,6 +60,12 @@ class Meter:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, cost["device_reserved_bytes"])
         self.restart()
         return cost
+
+    def _take_wait_s(self) -> float:
+        return self._manager.take_copy_wait_s() + self._optimizer.take_copy_wait_s()
+
+    def _moved_bytes(self) -> int:
+        return self._manager.copied_bytes + self._optimizer.moved_bytes
 
 
 def host_rss_bytes() -> int:

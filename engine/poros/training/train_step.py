@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from poros.data.batches import Batch
 from poros.errors import PorosNonFiniteError
-from poros.training.optimizer import Params
+from poros.training.optimizer import MOMENTS, AdapterAdamW, Params
 
 Observe = Callable[[str, Tensor], None]
 
@@ -29,7 +29,7 @@ class StepResult:
 def train_step(
     model: nn.Module,
     params: Params,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AdapterAdamW,
     micro_batches: Sequence[Batch],
     *,
     device: torch.device,
@@ -66,12 +66,10 @@ def train_step(
         loss.backward()
         losses.append(loss.detach())
         note(f"loss.{index}", losses[-1])
-    grad_norm = _total_norm(params, micro_batches, losses, note)
-    weights = [parameter for _, parameter in params]
-    torch.nn.utils.clip_grads_with_norm_(weights, max_grad_norm, grad_norm)
+    grad_norm = _total_norm(params, optimizer, micro_batches, losses, observe)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    optimizer.step()
+    optimizer.clip_and_step(params, max_grad_norm, grad_norm)
     if observe is not None:
         _note_state(params, optimizer, observe)
     optimizer.zero_grad(set_to_none=True)
@@ -99,31 +97,42 @@ def _forward(
 
 
 def _total_norm(
-    params: Params, micro_batches: Sequence[Batch], losses: Sequence[Tensor], note: Observe
+    params: Params,
+    optimizer: AdapterAdamW,
+    micro_batches: Sequence[Batch],
+    losses: Sequence[Tensor],
+    observe: Observe | None,
 ) -> Tensor:
     """The norm before the clip; `clip_grad_norm_` in two halves, with a look between them."""
-    for name, parameter in params:
-        if parameter.grad is not None:
-            note(f"grad.{name}", parameter.grad)
-    grads = [p.grad for _, p in params if p.grad is not None]
-    grad_norm = torch.nn.utils.get_total_norm(grads)
-    note("grad_norm", grad_norm)
+    grad_norm = optimizer.total_norm(params)
+    if observe is not None:
+        optimizer.settle()
+        for name, parameter in params:
+            gradient = optimizer.gradient(parameter)
+            if gradient is not None:
+                observe(f"grad.{name}", gradient)
+        observe("grad_norm", grad_norm)
     # The first wait for the device in this step.
     values = torch.stack([*losses, grad_norm.to(losses[0].dtype)]).tolist()
     if not all(map(math.isfinite, values)):
-        raise _non_finite(params, micro_batches, values)
+        raise _non_finite(params, optimizer, micro_batches, values)
     return grad_norm
 
 
 def _non_finite(
-    params: Params, micro_batches: Sequence[Batch], values: Sequence[float]
+    params: Params,
+    optimizer: AdapterAdamW,
+    micro_batches: Sequence[Batch],
+    values: Sequence[float],
 ) -> PorosNonFiniteError:
     for index, (batch, loss) in enumerate(zip(micro_batches, values, strict=False)):
         if not math.isfinite(loss):
             name, value, samples = f"the loss of micro-batch {index}", loss, batch.sample_ids
             break
     else:
-        bad = (n for n, p in params if p.grad is not None and not p.grad.isfinite().all())
+        optimizer.settle()
+        grads = ((name, optimizer.gradient(weight)) for name, weight in params)
+        bad = (name for name, grad in grads if grad is not None and not grad.isfinite().all())
         name, value = f"the gradient of {next(bad, 'all weights together')}", values[-1]
         samples = tuple(i for batch in micro_batches for i in batch.sample_ids)
     return PorosNonFiniteError(
@@ -133,11 +142,12 @@ def _non_finite(
     )
 
 
-def _note_state(params: Params, optimizer: torch.optim.Optimizer, note: Observe) -> None:
+def _note_state(params: Params, optimizer: AdapterAdamW, note: Observe) -> None:
+    optimizer.settle()
     for name, parameter in params:
         note(f"adapter.{name}", parameter.detach())
-        note(f"exp_avg.{name}", optimizer.state[parameter]["exp_avg"])
-        note(f"exp_avg_sq.{name}", optimizer.state[parameter]["exp_avg_sq"])
+        for kind in MOMENTS:
+            note(f"{kind}.{name}", optimizer.state[parameter][kind])
 
 
 def _ignore(name: str, tensor: Tensor) -> None:

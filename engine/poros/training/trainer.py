@@ -17,7 +17,7 @@ from poros.data.batches import Batch, StepBatches
 from poros.errors import PorosNonFiniteError
 from poros.events import Event, StepFinished
 from poros.training.checkpoint_keeper import CheckpointKeeper
-from poros.training.optimizer import Params
+from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.telemetry import Meter
 from poros.training.train_step import train_step
 
@@ -41,7 +41,7 @@ class Trainer:
 
     model: PeftModel
     params: Params
-    optimizer: torch.optim.Optimizer
+    optimizer: AdapterAdamW
     batches: StepBatches
     pace: Pace
     device: torch.device

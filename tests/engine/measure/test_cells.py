@@ -4,6 +4,7 @@ from poros.measure.cells import (
     coverable_pairs,
     covering_array,
     pairs_of,
+    with_state_on_host,
 )
 
 ROWS = covering_array(CPU_LEVELS, compiled_cells_are_few)
@@ -32,3 +33,17 @@ def test_the_array_is_small_and_always_the_same():
 def test_pairs_of_two_binary_factors_need_four_rows():
     rows = covering_array({"a": (0, 1), "b": (0, 1)}, lambda _: True)
     assert sorted((row["a"], row["b"]) for row in rows) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_some_cells_have_their_state_on_the_host_the_first_one_never():
+    rows = with_state_on_host(ROWS)
+    assert not {"moments_on_host", "adapters_on_host"} & rows[0].keys()
+    assert sum("moments_on_host" in row for row in rows) == 1
+    chosen = [row for row in rows if "adapters_on_host" in row]
+    assert {row["adapter_dtype"] for row in chosen} == {"float32", "bfloat16"}
+    assert {row["autocast"] for row in chosen} == {None, "bfloat16"}
+    assert {row["compile"] for row in chosen} == {False, True}
+    assert {row["accumulation"] for row in chosen} == {2}
+    assert {row["block_size"] for row in chosen} == {1}
+    plain = [{k: v for k, v in row.items() if not k.endswith("_on_host")} for row in rows]
+    assert plain == ROWS

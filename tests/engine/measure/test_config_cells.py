@@ -57,6 +57,7 @@ def test_what_may_change_bits_and_what_may_not_reaches_the_cell(settings, tmp_pa
     cell = config_cells(asked(settings, tmp_path, **changes))[0]
     assert (cell.attn_implementation, cell.dtype) == ("eager", "float32")
     assert (cell.prefetch, cell.preserve_rng, cell.num_slots) == (False, False, 2)
+    assert (cell.moments_on_host, cell.adapters_on_host) == (True, True)
     config = json.loads((Path(cell.base_folder) / "config.json").read_text())
     assert config["quantization_config"]["bnb_4bit_compute_dtype"] == "float32"
 

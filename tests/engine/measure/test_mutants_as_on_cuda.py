@@ -32,6 +32,9 @@ class LateLane:
     def __init__(self) -> None:
         self._late: dict[int, tuple[Slot, Tensor]] = {}
 
+    def keep(self, slot: Slot) -> None:
+        """Whoever holds a slot here keeps its memory."""
+
     def copy(self, slot: Slot, host: Tensor) -> None:
         self._late[id(slot)] = (slot, host)
 

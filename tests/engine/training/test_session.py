@@ -93,13 +93,24 @@ def test_a_stopped_and_resumed_run_has_the_bits_of_an_uninterrupted_one(settings
     train(settings)
     whole = results_of(out(settings))
     settings["output_dir"] = str(tmp_path / "again")
-    for step in (1, 3, 4):
-        seen = train(settings, session_of=stop_after(step))
+    for step, budget in ((1, "min"), (3, "auto"), (4, "min")):
+        seen = train(settings, session_of=stop_after(step), vram_budget=budget)
         assert seen[-1].status == "stopped"
         assert seen[-1].checkpoint_path.endswith(f"step-{step:06d}")
     # What is declared invariant may change on the way.
     train(settings, block_size=2, num_slots=3, enable_prefetch=False, save_steps=3)
     assert results_of(out(settings)) == whole
+
+
+def test_the_smallest_budget_moves_trained_state_over_the_link_too(settings):
+    copied = []
+    for budget in ("auto", "min"):
+        folder = settings["output_dir"] + budget
+        seen = train(settings, output_dir=folder, vram_budget=budget, max_steps=2)
+        copied.append([event.copied_bytes for event in kinds(seen, events.StepFinished)])
+    # Moments go both ways in each step, weights and sums of gradients home at least.
+    num_params = kinds(seen, events.ModelLoaded)[0].num_trainable_params
+    assert all(least - auto >= 6 * 4 * num_params for auto, least in zip(*copied, strict=True))
 
 
 def test_events_of_a_resumed_run_have_no_gap_and_no_double(settings):
