@@ -20,7 +20,7 @@ from poros.loading.text_part import open_source
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
 from poros.measure.request import Request
-from poros.training.memory_plan import memory_plan
+from poros.memory_plan import memory_plan
 
 LEARNING_RATE = 1e-3
 
@@ -68,9 +68,10 @@ def make_cell(
 
 
 def on_host(vram_budget: float | str) -> dict[str, Any]:
-    """The fields of a cell that follow from the setting ``vram_budget``."""
-    plan = memory_plan(vram_budget)
-    return dataclasses.asdict(plan) | {"head_prefetch": vram_budget != "min"}
+    """The fields of a cell that follow from the setting ``vram_budget``; slots are asked for."""
+    fields = dataclasses.asdict(memory_plan(vram_budget))
+    del fields["num_slots"]
+    return fields
 
 
 def open_checkpoint(folder: Path) -> ByteSource:

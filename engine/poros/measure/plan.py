@@ -46,6 +46,8 @@ class Cell:
     gradient_checkpointing: bool = False
     block_size: int = 1
     num_slots: int = 2
+    resident: tuple[int, ...] = ()
+    """Blocks with a place of their own beside the ring."""
     prefetch: bool = True
     preserve_rng: bool = True
     head_on_host: bool = False
@@ -105,7 +107,7 @@ def read_plan(folder: Path) -> Plan:
     """The plan that `write_plan` wrote."""
     record = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
     cells = tuple(
-        Cell(**cell | {"learning_rates": tuple(cell["learning_rates"])})
+        Cell(**cell | {key: tuple(cell[key]) for key in ("learning_rates", "resident")})
         for cell in record.pop("cells")
     )
     notes = tuple(record["notes"])

@@ -27,6 +27,7 @@ from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.streaming_proof import proof, state_proof
+from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import TrainerState, save_checkpoint
@@ -35,7 +36,6 @@ from poros.training.host_adamw import make_planned_optimizer, travelling_adapter
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_plan import MemoryPlan
 from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step

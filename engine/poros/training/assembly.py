@@ -20,6 +20,7 @@ from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
+from poros.memory_plan import memory_plan
 from poros.run_folder import RunFolder
 from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
@@ -37,7 +38,6 @@ from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_plan import memory_plan
 from poros.training.optimizer import learning_rate_at
 from poros.training.resume import ResumePoint
 from poros.training.run_inputs import device_inputs, versions
@@ -269,8 +269,7 @@ class Assembly:
             model=self.model,
             travelling=travelling_adapters(self.optimizer),
         )
-        # With the least memory the head comes when the last block is done, not beside it.
-        prefetch = config.enable_prefetch and config.vram_budget != "min"
+        prefetch = config.enable_prefetch and self.plan.head_prefetch
         self.ends.attach(self.base.model, manager, prefetch=prefetch, emit=self.around.emit)
         return manager
 

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from poros.memory_plan import MemoryPlan
 from poros.streaming.block import Block
 from poros.streaming.return_lane import make_return_lane
 from poros.streaming.state_ring import StateRing
 from poros.streaming.travelling import TravellingAdapters
 from poros.training.holdings import Holding, on_host
-from poros.training.memory_plan import MemoryPlan
 from poros.training.optimizer import MOMENTS, AdapterAdamW, Params, make_optimizer
 
 

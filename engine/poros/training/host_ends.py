@@ -24,10 +24,10 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from poros.events import Event, Warned
 from poros.loading.base_model import BaseModel
 from poros.loading.record_check import resident_paths
+from poros.memory_plan import MemoryPlan
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.visitor import Visitor
-from poros.training.memory_plan import MemoryPlan
 from poros.training.streamed_head import StreamedHead
 
 Emit = Callable[[Event], None]

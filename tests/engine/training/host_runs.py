@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from poros.loading.base_model import load_base_model, place_ends
 from poros.loading.byte_source import SafetensorsSource
 from poros.measure.fingerprint import first_difference
+from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_plan import MemoryPlan
 from poros.training.optimizer import AdapterAdamW
 from poros.training.train_step import train_step
 from tests.engine.training.tiny_run import CPU, tiny_batches

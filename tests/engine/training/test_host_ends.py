@@ -14,13 +14,13 @@ from poros.events import EvaluationFinished, ModelLoaded, SampleGenerated
 from poros.loading.base_model import load_base_model, place_ends
 from poros.loading.byte_source import SafetensorsSource
 from poros.measure.fingerprint import same_bits
+from poros.memory_plan import MemoryPlan, memory_plan
 from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.training.evaluate import evaluate
 from poros.training.host_ends import take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_plan import MemoryPlan, memory_plan
 from poros.training.session import Session
 from poros.training.streamed_head import DeferredLogits
 from tests.engine.loading.tiny_models import CPU, E_FORM, FAMILIES, is_refused, write_model
