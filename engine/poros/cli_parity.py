@@ -56,6 +56,12 @@ _SHAPE_OPTIONS = (
         "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
     ),
     click.option(
+        "--memory-map",
+        is_flag=True,
+        default=None,
+        help="Name what lies in the streamed arm's memory at its peak.",
+    ),
+    click.option(
         "--gradient-checkpointing",
         is_flag=True,
         default=None,
@@ -70,7 +76,7 @@ _SHAPE_OPTIONS = (
 _SHAPE_NAMES = {
     "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
     "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
-    "through_files", "vram_budget",
+    "through_files", "vram_budget", "memory_map",
 }  # fmt: skip
 
 
@@ -92,7 +98,13 @@ def parity(
     if sum((demo, shape is not None, family is not None, path is not None)) != 1:
         raise click.UsageError("Give one of --demo, --family NAME, --shape NAME and CONFIG")
     if shape is None:
-        others = {"cap_gb"} if path is not None else {"device"} if family is not None else set()
+        others = (
+            {"cap_gb", "memory_map"}
+            if path is not None
+            else {"device"}
+            if family is not None
+            else set()
+        )
         _refuse_shape_options(options, allowed=others)
     config = None
     if path is not None:

@@ -150,6 +150,22 @@ NUMERIC_STEP_FIELDS = (
 
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryMapped(Event):
+    """What lay in memory at a step's peak, by group; the whole map is the file at ``path``."""
+
+    name: ClassVar[str] = "memory_mapped"
+    step: int
+    path: str
+    ran_out: bool
+    activations_seen: bool
+    peak_bytes: int
+    reserved_bytes: int
+    device_bytes: dict[str, int]
+    host_bytes: dict[str, int]
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationFinished(Event):
     """The held-out loss at a step."""
 

@@ -11,6 +11,7 @@ from poros import events
 from poros.config import PorosConfig
 from poros.errors import escape_control
 from poros.events import Event
+from poros.memory_lines import map_lines
 
 PLAIN_EVERY_S = 10.0
 """In a pipe a line comes at least this often while steps are made."""
@@ -157,6 +158,9 @@ class LinePrinter:
             self._keep()
         if isinstance(event, events.ModelLoaded):
             self._loaded = event
+        if isinstance(event, events.MemoryMapped):
+            for text in _map_lines(event):
+                self._say(text)
         for text in _sentences(event, self._config, self._loaded, on_cpu=self._on_cpu):
             self._say(text)
 
@@ -209,6 +213,15 @@ def _sentences(
             return summary(event, config, loaded, on_cpu=on_cpu)
         case _:
             return []
+
+
+def _map_lines(event: events.MemoryMapped) -> list[str]:
+    when = "when memory ran out in" if event.ran_out else "at the peak of"
+    when = when if event.activations_seen else "after"
+    return [
+        f"memory {when} step {event.step} ({_plain(event.path)})",
+        *map_lines(event.device_bytes, event.host_bytes, activations_seen=event.activations_seen),
+    ]
 
 
 def summary(

@@ -11,7 +11,7 @@ import pytest
 from poros import failpoints
 from poros.errors import PorosStorageError
 from poros.event_log import EventLog, read_events, read_lines
-from poros.events import Warned
+from poros.events import MemoryMapped, Warned
 
 WRITE_FOR_EVER = """
 import sys
@@ -38,6 +38,16 @@ def test_lines_come_back_as_events_numbered_from_zero(tmp_path):
         log.append(warned(1))
     assert list(read_events(path)) == [warned(0), warned(1)]
     assert [json.loads(line)["seq"] for line in read_lines(path)] == [0, 1]
+
+
+def test_a_memory_map_comes_back_as_it_was(tmp_path):
+    mapped = MemoryMapped(
+        step=2, path="memory_map.json", ran_out=False, activations_seen=True, peak_bytes=3,
+        reserved_bytes=4, device_bytes={"slots of the ring": 3}, host_bytes={"blocks": 9},
+    )  # fmt: skip
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.append(mapped)
+    assert list(read_events(tmp_path / "events.jsonl")) == [mapped]
 
 
 def test_a_torn_tail_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_path):

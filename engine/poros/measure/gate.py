@@ -28,6 +28,7 @@ from poros.measure.artifacts import environment, write_hashes, write_json
 from poros.measure.compare import KINDS, Verdict, judge
 from poros.measure.differences import look_closer
 from poros.measure.family_models import families_of, refuse_without_side_tensors
+from poros.measure.map_report import memory_maps
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, read_records
 from poros.measure.request import (
@@ -54,12 +55,12 @@ NOT_COMPARED = ("prepare", "reference-default")
 
 QUICK_LEAVES_OUT = ("A", "C")
 
-_FOR_CONFIG = ("cap_bytes", "num_threads", "quick")
+_FOR_CONFIG = ("cap_bytes", "memory_map", "num_threads", "quick")
 """The options that a config does not hold itself."""
 
 _OF_FORMER_REQUESTS = (
     "plan.json", REFUSAL_FILE, "mutants.json", "loads.jsonl", "adapters", "batches",
-    "checkpoint", "checkpoints", "closer-*", "logs",
+    "checkpoint", "checkpoints", "closer-*", "logs", "memory-map-*.json",
     *(f"{arm}{ending}" for arm in ARMS for ending in (".jsonl", ".alone-*")),
 )  # fmt: skip
 """All but the NF4 cache and the relabelled models, which are kept by what they are made from."""
@@ -364,6 +365,7 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
         "loads": _read_lines(outcome.plan.folder / "loads.jsonl"),
         "jobs": [job.as_record() for job in outcome.jobs.values()],
         "measurements": report.measurements(outcome.plan, outcome.arms),
+        "memory_maps": memory_maps(outcome.plan),
     }
 
 

@@ -81,6 +81,8 @@ class Plan:
     """Neither a second reference run nor stock's time without determinism."""
     dump: dict[str, Any] | None = field(default=None)
     """One item whose values both arms write out: cell, step, item, folder."""
+    memory_map: bool = False
+    """The streamed arm writes down what lies in memory at the peak of its recorded steps."""
     target: str = ""
     """The request's."""
     notes: tuple[str, ...] = ()
@@ -89,6 +91,10 @@ class Plan:
     def cell(self, name: str) -> Cell:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.name == name)
+
+    def memory_map_path(self, cell: Cell) -> Path:
+        """Where the streamed arm writes it."""
+        return self.folder / f"memory-map-{cell.name.replace('/', '-')}.json"
 
     def checkpoint(self, cell: Cell) -> Path:
         """Where the streamed arm saves it."""

@@ -59,6 +59,7 @@ def prepare(request: Request) -> Plan:
         cells=tuple(cells),
         cap_bytes=request.cap_bytes,
         quick=request.quick,
+        memory_map=request.memory_map,
         target=request.target,
         notes=tuple(notes),
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from poros.measure.compare import CLAIMS
 from poros.measure.family_report import family_table
+from poros.measure.map_report import memory_map_lines
 from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord
 
@@ -54,7 +55,7 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
     for difference in record["differences"]:
         console.print(f"closer look: {difference}", markup=False)
     _show_mutants(record["mutants"], console)
-    for line in timing_lines(record):
+    for line in (*timing_lines(record), *memory_map_lines(record["memory_maps"])):
         console.print(line, markup=False)
     for note in record["notes"]:
         console.print(note, markup=False)

@@ -50,6 +50,8 @@ class Request:
     vram_budget: str = "auto"
     """Of the streamed arm of a ``shape``: ``min`` keeps on the device only what computes."""
     cap_bytes: int | None = None
+    memory_map: bool = False
+    """The streamed arm maps its memory."""
     quick: bool = False
     """Only the streamed run against one reference: no repetition (A), no resume (C)."""
     levels: dict[str, Any] | None = None

@@ -7,6 +7,7 @@ adapters and `train_step`, and writes the same lines, with proof that it streame
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -36,6 +37,7 @@ from poros.training.host_adamw import make_planned_optimizer, travelling_adapter
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
+from poros.training.memory_map import MappedParts, MemoryMapper
 from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
@@ -231,8 +233,10 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
         recorder.note(f"adapter.{name}", parameter)
     recorder.end_step()
     torch.manual_seed(cell.seed)
+    mapper = memory_mapper(plan, cell, streamed) if plan.memory_map else None
     for step in range(cell.num_steps):
-        run_step(plan, cell, streamed, step, recorder)
+        with mapper.step(step + 1) if mapper else contextlib.nullcontext():
+            run_step(plan, cell, streamed, step, recorder)
         if step + 1 == cell.resume_at:
             save_for_resume(plan, cell, streamed)
     step_s = []
@@ -242,7 +246,25 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
         step_s.append(time.perf_counter() - started_s)
     num_tokens = sum(batch.num_tokens for batch in read_batches(plan, cell, 0))
     num_steps = cell.num_steps + cell.num_timing_steps
-    return finish(streamed, recorder, num_steps, step_s, num_tokens)
+    return finish(streamed, recorder, num_steps, step_s, num_tokens, mapper)
+
+
+def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedModel) -> MemoryMapper:
+    """What names the cell's memory."""
+    base = streamed.base
+    parts = MappedParts(
+        model=streamed.model,
+        layers=base.layers,
+        params=streamed.params,
+        optimizer=streamed.optimizer,
+        manager=streamed.manager,
+        device=streamed.device,
+        host_bytes={
+            "blocks": sum(block.num_bytes for block in base.blocks),
+            "head and embeddings": streamed.ends.num_bytes,
+        },
+    )
+    return MemoryMapper(parts, plan.memory_map_path(cell), silent)
 
 
 def run_step(
@@ -291,10 +313,18 @@ def finish(
     num_steps: int,
     step_s: Sequence[float] = (),
     tokens_per_step: int = 0,
+    mapper: MemoryMapper | None = None,
 ) -> ArmRecord:
     """Close a cell's record with the proof that it streamed and with what was measured."""
     num_passes = num_steps * streamed.accumulation
     measured = measurements(streamed, num_passes)
+    if mapper is not None and streamed.device.type == "cuda":
+        # It begins the allocator's count anew at each step.
+        for key, before in (
+            ("peak_allocated_bytes", mapper.peak_bytes),
+            ("peak_reserved_bytes", mapper.peak_reserved_bytes),
+        ):
+            measured[key] = max(measured[key], before)
     if step_s:
         measured |= floors(
             streamed.base,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from poros.streaming.block import Block
 from poros.streaming.device_slots import CopyLane, Slot, make_lane
@@ -69,6 +70,11 @@ class BlockManager:
     def num_slots(self) -> int:
         """Device buffers in the ring."""
         return len(self._slots)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The slots' memory on the device, each (slot_bytes,) uint8."""
+        return [slot.buffer for slot in self._slots]
 
     def bind(self, index: int, *, direction: int = 1, wrap: bool = False) -> None:
         """Point block `index` at its bytes on the device; release the block bound before.
