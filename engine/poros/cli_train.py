@@ -38,6 +38,9 @@ _OPTIONS = (
         default=None,
         help="Take a model whose config names Python of its own; it is not run.",
     ),
+    click.option(
+        "--memory-map", is_flag=True, help="Name what lies in memory at the highest peak."
+    ),
     click.option("--dry-run", is_flag=True, help="Check the config and stop."),
     click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout."),
 )
@@ -58,6 +61,7 @@ def train(
     settings: tuple[str, ...],
     dry_run: bool,
     json_lines: bool,
+    memory_map: bool,
     **flags: Any,
 ) -> int:
     """Load the config and train, or only check it; returns the exit code.
@@ -68,6 +72,7 @@ def train(
         settings: Texts of ``--set``.
         dry_run: Check the config and stop.
         json_lines: Events, or the checked config, as JSON.
+        memory_map: Write `memory_map.json` into the run's folder.
         flags: Values of the other options, by key of the config.
     """
     from poros import failpoints
@@ -88,7 +93,11 @@ def train(
         return 0
     guard.run_folder = Path(loaded.config.output_dir)
     return call_engine(
-        "poros.training.session", "run_session", loaded.config, json_lines=json_lines
+        "poros.training.session",
+        "run_session",
+        loaded.config,
+        json_lines=json_lines,
+        memory_map=memory_map,
     )
 
 

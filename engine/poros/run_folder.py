@@ -2,6 +2,7 @@
 
 - `config.yaml`, the resolved config; `run.json`, which run this is;
 - `events.jsonl`, what happened; `logs/`, text for people; `lock`, who holds the folder;
+- `memory_map.json`, what lay in memory at the peak, where that was asked for;
 - `checkpoints/step-000010/`, each complete or absent; `adapter/`, the result.
 """
 
@@ -65,6 +66,11 @@ class RunFolder:
     def logs(self) -> Path:
         """Text for people."""
         return self.path / "logs"
+
+    @property
+    def memory_map(self) -> Path:
+        """What lay in memory at the peak, if the run was asked to write it down."""
+        return self.path / "memory_map.json"
 
     def record(self, config_yaml: str) -> None:
         """Write `run.json` and `config.yaml`."""

@@ -37,7 +37,7 @@ from poros.training.host_adamw import make_planned_optimizer, travelling_adapter
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_map import MappedParts, MemoryMapper
+from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
@@ -251,18 +251,14 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
 
 def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedModel) -> MemoryMapper:
     """What names the cell's memory."""
-    base = streamed.base
-    parts = MappedParts(
+    parts = mapped_parts(
+        streamed.base,
         model=streamed.model,
-        layers=base.layers,
         params=streamed.params,
         optimizer=streamed.optimizer,
         manager=streamed.manager,
         device=streamed.device,
-        host_bytes={
-            "blocks": sum(block.num_bytes for block in base.blocks),
-            "head and embeddings": streamed.ends.num_bytes,
-        },
+        ends_bytes=streamed.ends.num_bytes,
     )
     return MemoryMapper(parts, plan.memory_map_path(cell), silent)
 

@@ -38,6 +38,7 @@ from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
+from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import learning_rate_at
 from poros.training.resume import ResumePoint
 from poros.training.run_inputs import device_inputs, versions
@@ -213,6 +214,19 @@ class Assembly:
                 SampleGenerated(step=self.trainer.step, stage=stage, prompt=prompt, text=text)
             )
         set_rng_state(state, self.device)
+
+    def map_memory(self) -> None:
+        """From now on, write down what lies in memory at the peak of the highest step."""
+        parts = mapped_parts(
+            self.base,
+            model=self.model,
+            params=self.params,
+            optimizer=self.optimizer,
+            manager=self.manager,
+            device=self.device,
+            ends_bytes=self.ends.num_bytes,
+        )
+        self.trainer.mapper = MemoryMapper(parts, self.around.run.memory_map, self.around.emit)
 
     @property
     def _autocast_dtype(self) -> torch.dtype | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from poros import atomic
 from poros.events import Event, MemoryMapped
+from poros.loading.base_model import BaseModel
 from poros.streaming.block_manager import BlockManager
 from poros.training.host_adamw import HostAdamW
 from poros.training.memory_names import NOT_NAMED, name_of
@@ -131,6 +132,31 @@ class MappedParts:
         held = self.optimizer.holdings(self.params)
         found = dict(self.host_bytes) | {group.name: group.host_bytes for group in held}
         return {name: num_bytes for name, num_bytes in found.items() if num_bytes}
+
+
+def mapped_parts(
+    base: BaseModel,
+    *,
+    model: nn.Module,
+    params: Params,
+    optimizer: AdapterAdamW,
+    manager: BlockManager,
+    device: torch.device,
+    ends_bytes: int,
+) -> MappedParts:
+    """The parts of a run; `ends_bytes` of head and embeddings are on the host."""
+    return MappedParts(
+        model=model,
+        layers=base.layers,
+        params=params,
+        optimizer=optimizer,
+        manager=manager,
+        device=device,
+        host_bytes={
+            "blocks": sum(block.num_bytes for block in base.blocks),
+            "head and embeddings": ends_bytes,
+        },
+    )
 
 
 def model_tensors(model: nn.Module) -> Named:

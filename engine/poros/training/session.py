@@ -50,6 +50,7 @@ class Session:
         listeners: Called with each event and its line, in the thread it comes from.
         handle_signals: Take SIGINT, SIGTERM and SIGHUP, as a command does. Otherwise Ctrl-C
             finishes the step, checkpoints and comes out as KeyboardInterrupt.
+        memory_map: Write down what lies in memory at the peak of the highest step.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Session:
         *,
         listeners: Sequence[Printer] = (),
         handle_signals: bool = False,
+        memory_map: bool = False,
     ) -> None:
         """Nothing happens yet."""
         self.config = config
@@ -65,6 +67,7 @@ class Session:
         self.step = 0
         self._listeners = list(listeners)
         self._handles_signals = handle_signals
+        self._memory_map = memory_map
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._log: EventLog | None = None
         self._phase = "start"
@@ -144,7 +147,7 @@ class Session:
 
     def _run_in(self, run: RunFolder, point: ResumePoint | None) -> RunFinished:
         assert self._log is not None
-        work = Work(self.config, run, self._log, self.emit, self.control, point)
+        work = Work(self.config, run, self._log, self.emit, self.control, point, self._memory_map)
         if point is not None:
             self.step, self._checkpoint = point.state.step, str(point.folder)
         worker = threading.Thread(target=self._worker, args=(work,), name="trainer", daemon=True)
@@ -256,6 +259,7 @@ def run_session(
     config: PorosConfig,
     *,
     json_lines: bool,
+    memory_map: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
@@ -263,7 +267,7 @@ def run_session(
     _quiet_libraries()
     lines = LinePrinter(config, stdout or sys.stdout, stderr or sys.stderr)
     printer: Printer = JsonPrinter(stdout or sys.stdout) if json_lines else lines
-    session = Session(config, listeners=[printer], handle_signals=True)
+    session = Session(config, listeners=[printer], handle_signals=True, memory_map=memory_map)
     try:
         return session.run().exit_code
     except PorosError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from poros.data.batches import Batch, StepBatches
 from poros.errors import PorosNonFiniteError
 from poros.events import Event, StepFinished
 from poros.training.checkpoint_keeper import CheckpointKeeper
+from poros.training.memory_map import MemoryMapper
 from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.telemetry import Meter
 from poros.training.train_step import train_step
@@ -53,6 +55,8 @@ class Trainer:
     logs: Path
     step: int = 0
     loss: float | None = None
+    mapper: MemoryMapper | None = None
+    """Maps the steps' memory, if somebody asked for that."""
 
     def train(self) -> str | None:
         """Go on to the last step; returns why it stopped before, if it did.
@@ -92,17 +96,18 @@ class Trainer:
         failpoints.hit("train.step")
         self.meter.restart()
         try:
-            result = train_step(
-                self.model,
-                self.params,
-                self.optimizer,
-                micro_batches,
-                device=self.device,
-                learning_rate=rate,
-                max_grad_norm=self.pace.max_grad_norm,
-                autocast_dtype=self.pace.autocast_dtype,
-                between=self.control.check,
-            )
+            with self.mapper.step(step) if self.mapper else contextlib.nullcontext():
+                result = train_step(
+                    self.model,
+                    self.params,
+                    self.optimizer,
+                    micro_batches,
+                    device=self.device,
+                    learning_rate=rate,
+                    max_grad_norm=self.pace.max_grad_norm,
+                    autocast_dtype=self.pace.autocast_dtype,
+                    between=self.control.check,
+                )
         except PorosNonFiniteError as error:
             dump = self._dump(step, micro_batches)
             error.where = f"step {step}, {error.where}, batch in {dump}"

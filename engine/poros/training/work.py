@@ -44,6 +44,7 @@ class Work:
     emit: Callable[[Event], None]
     control: Control
     point: ResumePoint | None
+    memory_map: bool = False
 
     def run(self) -> Outcome:
         """Read, load, train, save.
@@ -64,6 +65,8 @@ class Work:
         around = self._accept(inputs, total_steps)
         self._start(device, total_steps)
         assembly = Assembly(config, inputs, batches, around, point)
+        if self.memory_map:
+            assembly.map_memory()
         if point is None and not self.control.is_stopping:
             assembly.evaluate(0)
             assembly.ask("before")

@@ -345,3 +345,20 @@ def small_disk(tmp_path):
     if mounted:
         subprocess.run(["umount", str(place)], check=True)
     shutil.rmtree(place, ignore_errors=True)
+
+
+def test_a_run_that_is_asked_to_map_its_memory_writes_and_tells_it(settings, tmp_path):
+    def mapped(config, *, listeners):
+        return Session(config, listeners=listeners, memory_map=True)
+
+    plain = train(settings)
+    seen = train(settings | {"output_dir": str(tmp_path / "mapped")}, session_of=mapped)
+    [told] = kinds(seen, events.MemoryMapped)
+    record = json.loads((tmp_path / "mapped" / "memory_map.json").read_text())
+    assert record["host"] == told.host_bytes
+    assert set(told.host_bytes) == {"blocks"}
+    assert told.device_bytes["slots of the ring"] > 0
+    assert told.device_bytes["moments"] > 1.9 * told.device_bytes["adapters"]
+    assert not told.activations_seen
+    assert not kinds(plain, events.MemoryMapped)
+    assert results_of(tmp_path / "out") == results_of(tmp_path / "mapped")
