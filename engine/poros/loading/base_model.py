@@ -131,7 +131,7 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
     entry = nf4_cache.entry_for(cache, key)
     if nf4_cache.is_sound(entry, key, emit=plan.emit):
         try:
-            stored = SafetensorsSource(entry, name=source.name, mapped=True)
+            stored = SafetensorsSource(entry, name=source.name)
             again = replace(plan, prequantised=True)
             base = _base_model(ModelFiller(stored, again).run(), again, source.digest())
         except RecordError:

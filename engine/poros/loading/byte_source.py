@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from torch import Tensor
 from poros.errors import PorosModelError
 from poros.loading.file_hashes import file_hashes
 from poros.model_config import read_config
+from poros.streaming.file_reader import FilePart
 from poros.weights_index import DOWNLOAD_AGAIN, StoredTensor, TensorHeader, read_index
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -60,6 +60,10 @@ class ByteSource(Protocol):
         """The tensor on the host, with the values that `read` has, in little device memory."""
         ...
 
+    def part(self, name: str) -> FilePart | None:
+        """Where the tensor's bytes lie in a file, as stored; None: they lie in none."""
+        ...
+
     def digest(self) -> str:
         """Sha256 that changes when any tensor or the config does."""
         ...
@@ -71,21 +75,17 @@ class SafetensorsSource:
     Args:
         folder: Holds config.json and the weights.
         name: What the user calls the model; the folder, if left out.
-        mapped: Give out tensors that lie in the mapped files. Otherwise each is read into memory
-            of its own: a disk that fails then raises an error, where a mapping kills the process.
 
     Raises:
         PorosModelError: Config or headers are missing or damaged.
     """
 
-    def __init__(self, folder: Path, *, name: str | None = None, mapped: bool = False) -> None:
+    def __init__(self, folder: Path, *, name: str | None = None) -> None:
         """Read config and headers; no tensor yet."""
         self.folder: Path | None = folder
         self.name = name or os.fspath(folder)
         self.config = read_config(folder)
         self._stored: dict[str, StoredTensor] = read_index(folder)
-        self._mapped = mapped
-        self._map_of: tuple[Path, mmap.mmap] | None = None
         self._digest = ""
 
     def names(self) -> list[str]:
@@ -101,8 +101,6 @@ class SafetensorsSource:
         stored = self._stored[name]
         if stored.header.num_bytes == 0:
             flat = torch.empty(0, dtype=torch.uint8)
-        elif self._mapped:
-            flat = self._map(stored)
         else:
             flat = _read_bytes(name, stored)
         tensor = flat.view(TORCH_DTYPES[stored.header.dtype]).view(stored.header.shape)
@@ -114,6 +112,11 @@ class SafetensorsSource:
         """The tensor on the host; files need no device."""
         del device
         return self.read(name, torch.device("cpu"), dtype)
+
+    def part(self, name: str) -> FilePart | None:
+        """Where the tensor's bytes lie in a file, as stored."""
+        stored = self._stored[name]
+        return FilePart(stored.file, stored.offset_bytes, stored.header.num_bytes)
 
     def digest(self) -> str:
         """Sha256 over the config and the files' hashes; the files are hashed once."""
@@ -127,21 +130,6 @@ class SafetensorsSource:
             text = json.dumps(content, sort_keys=True)
             self._digest = hashlib.sha256(text.encode()).hexdigest()
         return self._digest
-
-    def _map(self, stored: StoredTensor) -> Tensor:
-        if self._map_of is None or self._map_of[0] != stored.file:
-            with stored.file.open("rb") as file:
-                # A private mapping: writable, as torch wants it, and never written back. One at a
-                # time: it goes when the next file is asked for and its tensors are dropped.
-                self._map_of = stored.file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        flat = torch.frombuffer(
-            self._map_of[1],
-            dtype=torch.uint8,
-            count=stored.header.num_bytes,
-            offset=stored.offset_bytes,
-        )
-        item_bytes = TORCH_DTYPES[stored.header.dtype].itemsize
-        return flat if stored.offset_bytes % item_bytes == 0 else flat.clone()
 
 
 def _read_bytes(name: str, stored: StoredTensor) -> Tensor:

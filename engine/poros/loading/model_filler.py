@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 
 import torch
 from bitsandbytes.nn.modules import Linear4bit
@@ -14,13 +15,15 @@ from poros.arch_table import ArchSpec
 from poros.errors import PorosConfigError, PorosModelError
 from poros.events import Event, PhaseProgressed, Warned
 from poros.loading import nf4, nf4_cache
-from poros.loading.byte_source import ByteSource
+from poros.loading.byte_source import TORCH_DTYPES, ByteSource
 from poros.loading.checkpoint_match import FLOATS, CheckpointMatch, Expected, match_checkpoint
 from poros.loading.phases import device_peak, phase_events
 from poros.loading.record_check import resident_paths
 from poros.loading.skeleton import Skeleton, build_skeleton, checkpoint_tensors, finish
 from poros.loading.text_part import RenamedSource
 from poros.streaming.block import Block, FrozenTensor
+from poros.streaming.file_reader import FilePart, FileReader
+from poros.streaming.host_memory import untouched
 from poros.weights_index import short_list
 
 DENSE_DTYPES = {
@@ -96,6 +99,11 @@ class ModelFiller:
             PorosModelError: Config, record and checkpoint disagree.
         """
         self.plan, self.writer = plan, writer
+        # Nobody looks at a layer's bytes before its block: neither bitsandbytes nor the cache.
+        is_dense = plan.quantization != "nf4"
+        self._defers = writer is None and (plan.prequantised or is_dense)
+        self._unread: dict[int, FilePart] = {}
+        self._unread_ends: list[tuple[FilePart, Tensor]] = []
         self.tables = nf4.CodeTables(plan.device)
         self.skeleton: Skeleton = build_skeleton(
             source.config,
@@ -121,8 +129,8 @@ class ModelFiller:
         with phase_events(phase, self.plan.emit), device_peak(self.plan.device) as peak:
             self._report_left_out()
             self._check_tied_copies()
-            self._fill_ends()
-            blocks = list(self._lay_out_blocks(phase))
+            with FileReader() as reader:
+                blocks = self._fill_all(phase, reader)
         finish(self.skeleton)
         self._set_generation_config()
         self._check_filled()
@@ -142,7 +150,24 @@ class ModelFiller:
                 expected[name] = Expected(FLOATS, tuple(tensor.shape))
         return expected
 
-    def _lay_out_blocks(self, phase: str) -> Iterator[Block]:
+    def _fill_all(self, phase: str, reader: FileReader) -> list[Block]:
+        """Ends first, then the layers; what lies in files comes while the next are laid out."""
+        ends = self._fill_ends(reader)
+        blocks, size = [], self.plan.layers_per_block
+        num_layers = len(self.skeleton.layers)
+        for block in self._lay_out_blocks(reader):
+            blocks.append(block)
+            if not self._defers:
+                self._progress(phase, min(len(blocks) * size, num_layers), num_layers)
+        for future in ends:
+            future.result()
+        for done, block in enumerate(blocks, start=1):
+            block.wait_filled()
+            if self._defers:
+                self._progress(phase, min(done * size, num_layers), num_layers)
+        return blocks
+
+    def _lay_out_blocks(self, reader: FileReader) -> Iterator[Block]:
         skeleton, size = self.skeleton, self.plan.layers_per_block
         layers = list(zip(skeleton.layer_prefixes, skeleton.layers, strict=True))
         for first in range(0, len(layers), size):
@@ -152,18 +177,27 @@ class ModelFiller:
                 if self.writer is not None:
                     self.writer.write(first + place, nf4.stored_tensors(layer, prefix), len(layers))
                 frozen += nf4.frozen_tensors(layer, f"{place}.")
-                self._progress(phase, first + place + 1, len(layers))
-            yield Block.lay_out(first // size, frozen, device=self.plan.device)
+            frozen = [
+                replace(entry, stored=self._unread.get(entry.value.data_ptr())) for entry in frozen
+            ]
+            assert sum(entry.stored is not None for entry in frozen) == len(self._unread)
+            yield Block.lay_out(first // size, frozen, device=self.plan.device, reader=reader)
+            # Their addresses are given out again from here on.
+            self._unread.clear()
 
-    def _fill_ends(self) -> None:
+    def _fill_ends(self, reader: FileReader) -> list[Future[None]]:
         inside = tuple(self.skeleton.layer_prefixes)
         for path, module in self.skeleton.model.named_modules():
             if not f"{path}.".startswith(inside):
-                # Their own memory: a mapped file must not have to outlive the load.
                 self._fill_module(module, f"{path}." if path else "", own=True)
+        reads = [reader.start([item]) for item in self._unread_ends]
+        self._unread_ends.clear()
         if self.writer is not None:
+            for read in reads:
+                read.result()
             num_layers = len(self.skeleton.layers)
             self.writer.write(num_layers, self._stored_ends(), num_layers)
+        return reads
 
     def _fill(self, layer: nn.Module, prefix: str) -> None:
         for path, module in layer.named_modules():
@@ -191,7 +225,8 @@ class ModelFiller:
             nf4.quantise(linear, weight, self.tables)
             return
         stats = {
-            key: self._read_to_host(f"{name}.{key}", own=own)
+            # What travels may come later; tables and settings are looked at here.
+            key: self._read_to_host(f"{name}.{key}", own=own, now=not key.endswith("absmax"))
             for key in nf4.stat_keys(name, self.headers)
         }
         try:
@@ -204,11 +239,34 @@ class ModelFiller:
             ) from error
 
     def _read_to_host(
-        self, name: str, dtype: torch.dtype | None = None, *, own: bool = False
+        self, name: str, dtype: torch.dtype | None = None, *, own: bool = False, now: bool = False
     ) -> Tensor:
+        """A tensor on the host, or pages for one whose bytes come as its block is laid out.
+
+        Args:
+            name: The model's.
+            dtype: None: as stored.
+            own: Of the ends: in pages of its own, where it stays if the run has it on the host.
+            now: The bytes are looked at before that.
+        """
         stored = self.match.stored_name[name]
-        tensor = self.source.read_to_host(stored, self.plan.device, dtype)
-        return tensor.clone() if own and self.plan.prequantised else tensor
+        header, part = self.headers[stored], self.source.part(stored)
+        as_stored = dtype in (None, TORCH_DTYPES[header.dtype])
+        if (
+            part is None
+            or not as_stored
+            or now
+            or not header.num_bytes
+            or not (own or self._defers)
+        ):
+            tensor = self.source.read_to_host(stored, self.plan.device, dtype)
+            return untouched(tensor.shape, tensor.dtype).copy_(tensor) if own else tensor
+        tensor = untouched(header.shape, TORCH_DTYPES[header.dtype])
+        if own:
+            self._unread_ends.append((part, tensor))
+        else:
+            self._unread[tensor.data_ptr()] = part
+        return tensor
 
     def _stored_ends(self) -> dict[str, Tensor]:
         """Everything outside the layers as a checkpoint stores it."""

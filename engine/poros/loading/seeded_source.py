@@ -25,6 +25,7 @@ from torch import Tensor
 from poros.loading.byte_source import ByteSource
 from poros.loading.first_values import FirstValues
 from poros.loading.skeleton import build_skeleton, checkpoint_tensors
+from poros.streaming.file_reader import FilePart
 from poros.weights_index import INDEX_FILE, TensorHeader
 
 _PIECE_ELEMENTS = 32 * 2**20  # 64 MB of bfloat16 on the device at a time
@@ -73,6 +74,11 @@ class SeededSource:
     ) -> Tensor:
         """The tensor on the host: made on `device` piece by piece, so with `read`'s values."""
         return self._make(name, device, torch.device("cpu"), dtype)
+
+    def part(self, name: str) -> FilePart | None:
+        """No file holds the bytes."""
+        del name
+        return None
 
     def digest(self) -> str:
         """Sha256 over config, seed and headers."""

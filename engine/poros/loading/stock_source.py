@@ -20,6 +20,7 @@ from poros.loading import nf4
 from poros.loading.byte_source import TORCH_DTYPES, ByteSource
 from poros.loading.skeleton import nf4_settings
 from poros.loading.text_part import TextPart
+from poros.streaming.file_reader import FilePart
 from poros.weights_index import TensorHeader
 
 _NAME_OF = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -80,6 +81,11 @@ class StockSource:
         """The tensor on the host, where it lies."""
         del device
         return self.read(name, torch.device("cpu"), dtype)
+
+    def part(self, name: str) -> FilePart | None:
+        """No file holds the bytes."""
+        del name
+        return None
 
     def digest(self) -> str:
         """The folder's."""

@@ -20,23 +20,23 @@ from poros.arch_table import Wrapper
 from poros.errors import PorosModelError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.model_config import text_config, text_name
+from poros.streaming.file_reader import FilePart
 from poros.weights_index import TensorHeader, short_list
 
 
-def open_source(folder: Path, *, name: str | None = None, mapped: bool = False) -> ByteSource:
+def open_source(folder: Path, *, name: str | None = None) -> ByteSource:
     """A model folder as a source; of a multimodal model, its text part.
 
     Args:
         folder: Holds config.json and the weights.
         name: What the user calls the model; the folder, if left out.
-        mapped: Give out tensors that lie in the mapped files.
 
     Raises:
         PorosModelError: Config or headers are missing or damaged, or a tensor of the whole
             belongs to no part that is known.
         PorosArchNotValidatedError: The text part is of a family that is not known there.
     """
-    whole = SafetensorsSource(folder, name=name, mapped=mapped)
+    whole = SafetensorsSource(folder, name=name)
     _, wrapper = text_config(whole.config, where=whole.name)
     return whole if wrapper is None else TextPart(whole, wrapper)
 
@@ -72,6 +72,10 @@ class RenamedSource:
     ) -> Tensor:
         """The tensor on the host, with the values that `read` has."""
         return self._whole.read_to_host(self._stored[name], device, dtype)
+
+    def part(self, name: str) -> FilePart | None:
+        """Where the tensor's bytes lie in a file, as stored; None: they lie in none."""
+        return self._whole.part(self._stored[name])
 
     def digest(self) -> str:
         """The other source's."""

@@ -113,6 +113,7 @@ def open_streamed(
         base,
         adapter_path=adapter or plan.folder / cell.adapter,
         dtype=getattr(torch, cell.adapter_dtype),
+        on_host=cell.adapters_on_host,
     )
     model.config.use_cache = cell.use_cache
     model.train()

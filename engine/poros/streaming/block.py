@@ -14,14 +14,17 @@ the engine may assign `.data` (tests/layout says so).
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from poros.streaming.file_reader import FilePart, FileReader
 from poros.streaming.host_memory import HostBuffer
 
 ALIGNMENT_BYTES = 256
@@ -30,11 +33,16 @@ ALIGNMENT_BYTES = 256
 
 @dataclass(frozen=True)
 class FrozenTensor:
-    """A tensor that travels, and where it hangs: ``getattr(holder, attribute)``."""
+    """A tensor that travels, and where it hangs: ``getattr(holder, attribute)``.
+
+    Attributes:
+        stored: Its bytes are still in a file, here; what hangs there has shape and type alone.
+    """
 
     name: str
     holder: object
     attribute: str
+    stored: FilePart | None = None
 
     @property
     def value(self) -> Tensor:
@@ -91,6 +99,7 @@ class Block:
             self._away = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
         self.tensors = self._away
         self._views = WeakTensorKeyDictionary()
+        self._filled: Future[None] | None = None
 
     @classmethod
     def lay_out(
@@ -100,6 +109,7 @@ class Block:
         *,
         device: torch.device,
         readable: bool = False,
+        reader: FileReader | None = None,
     ) -> Block:
         """Copy the tensors into a host buffer of exact size and leave placeholders on `device`.
 
@@ -109,13 +119,51 @@ class Block:
             device: Where the block will be computed.
             readable: Leave the host's views instead of placeholders: who reads a tensor between
                 its visits (a checkpoint) finds it whole, on the CPU.
+            reader: Reads, in the background, what is still in files: `wait_filled` before any use.
         """
         places = list(_places((entry.name, entry.value) for entry in frozen))
         buffer = HostBuffer(_end_bytes(places), device)
+        wanted = []
         for entry, place in zip(frozen, places, strict=True):
-            place.view(buffer.tensor).copy_(entry.value)
-        buffer.register()
+            view = place.view(buffer.tensor)
+            if entry.stored is None:
+                view.copy_(entry.value)
+            else:
+                wanted.append((entry.stored, view))
         block = cls(index, frozen, places, buffer, device, readable=readable)
+        if wanted:
+            assert reader is not None, "nobody reads what is in files"
+            block._filled = reader.start(wanted, then=buffer.register)
+        else:
+            buffer.register()
+        block.point_at(None)
+        return block
+
+    def wait_filled(self) -> None:
+        """Wait until all bytes are there.
+
+        Raises:
+            PorosModelError: A file can't be read.
+        """
+        filled, self._filled = self._filled, None
+        if filled is not None:
+            filled.result()
+
+    @classmethod
+    def around(cls, index: int, frozen: FrozenTensor, *, device: torch.device) -> Block | None:
+        """A block of one tensor in the memory that it has; None: that can't be a block's.
+
+        Args:
+            index: The block's position.
+            frozen: On the host, as a load leaves the ends.
+            device: Where the block will be computed.
+        """
+        buffer = HostBuffer.around(frozen.value, device)
+        if buffer is None:
+            return None
+        buffer.register()
+        [place] = _places([(frozen.name, frozen.value)])
+        block = cls(index, [frozen], [place], buffer, device)
         block.point_at(None)
         return block
 
@@ -166,6 +214,11 @@ class Block:
         for entry, tensor in zip(self._frozen, self.tensors, strict=bool(self._frozen)):
             setattr(entry.holder, entry.attribute, tensor)
 
+    def point_at_host(self) -> None:
+        """Point every holder at an empty tensor on the host, until the next `point_at`."""
+        for entry, place in zip(self._frozen, self.places, strict=bool(self._frozen)):
+            setattr(entry.holder, entry.attribute, torch.empty(0, dtype=place.dtype))
+
     def close(self) -> None:
         """Unpin the host buffer."""
         self._buffer.close()
@@ -181,6 +234,18 @@ class Block:
                 views = [place.view(buffer) for place in self.places]
             self._views[buffer] = views
         return views
+
+
+@contextlib.contextmanager
+def seen_on_host(blocks: Sequence[Block]) -> Iterator[None]:
+    """Let whoever asks where the blocks' tensors are find the host; nobody may read them."""
+    for block in blocks:
+        block.point_at_host()
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.point_at(None)
 
 
 def _end_bytes(places: Sequence[Place]) -> int:

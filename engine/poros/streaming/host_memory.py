@@ -12,8 +12,10 @@ old pages' bytes in place of the new buffer's.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -37,19 +39,30 @@ class HostBuffer:
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         """Map the pages; `register` pins them once they are filled."""
         self._device = device
-        self._pages = mmap.mmap(-1, max(num_bytes, 1))
-        with contextlib.suppress(OSError, ValueError):
-            self._pages.madvise(mmap.MADV_HUGEPAGE)
-        self.tensor: Tensor = torch.frombuffer(self._pages, dtype=torch.uint8)[:num_bytes]
+        self.tensor: Tensor = _pages(num_bytes)
         self.registered = False
         self._unregister: weakref.finalize[..., HostBuffer] | None = None
+
+    @classmethod
+    def around(cls, tensor: Tensor, device: torch.device) -> HostBuffer | None:
+        """The buffer whose memory a tensor already has, all of it; None: it has other memory.
+
+        Args:
+            tensor: A `HostBuffer`'s own, or a view of it by another type and shape.
+            device: As for a new one.
+        """
+        if tensor.numel() == 0 or tensor.data_ptr() % mmap.PAGESIZE or not tensor.is_contiguous():
+            return None
+        buffer = cls(0, device)
+        buffer.tensor = tensor.detach().view(-1).view(torch.uint8)
+        return buffer
 
     def register(self) -> None:
         """Pin the pages for the device, if it has such a notion and the system allows it."""
         if self._device.type != "cuda" or self.registered:
             return
         runtime = torch.cuda.cudart()
-        result = runtime.cudaHostRegister(self.tensor.data_ptr(), len(self._pages), 0)
+        result = runtime.cudaHostRegister(self.tensor.data_ptr(), max(self.tensor.numel(), 1), 0)
         self.registered = int(result) == _SUCCESS
         if not self.registered:
             # The refusal is CUDA's last error, which the next kernel's launch would be blamed for.
@@ -64,6 +77,19 @@ class HostBuffer:
         if self._unregister is not None:
             self._unregister()
         self.registered = False
+
+
+def untouched(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor in pages of its own, zeros that take no memory until somebody writes into them."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return _pages(num_bytes).view(dtype).view(tuple(shape))
+
+
+def _pages(num_bytes: int) -> Tensor:
+    pages = mmap.mmap(-1, max(num_bytes, 1))
+    with contextlib.suppress(OSError, ValueError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)[:num_bytes]  # keeps the pages mapped
 
 
 def _unregister(tensor: Tensor, device: torch.device) -> None:

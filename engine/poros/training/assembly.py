@@ -259,6 +259,7 @@ class Assembly:
             seed=config.seed,
             adapter_path=None if self._point is None else self._point.folder,
             dtype=getattr(torch, config.adapter_dtype),
+            on_host=self.plan.adapters_on_host,
         )
 
     def _attach_ring(self) -> BlockManager:

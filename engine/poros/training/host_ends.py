@@ -186,7 +186,9 @@ def _take_head(ends: HostEnds, head: nn.Linear) -> None:
     # A Parameter of its own: a tied embedding keeps the one that they had in common.
     head.weight = nn.Parameter(head.weight.detach(), requires_grad=False)
     frozen = [FrozenTensor(name, p, "data") for name, p in head.named_parameters(recurse=False)]
-    ends.head, ends.block = head, Block.lay_out(0, frozen, device=ends.device)
+    # Where the load put it, if that can be pinned: a copy would have the largest tensor twice.
+    block = Block.around(0, frozen[0], device=ends.device) if len(frozen) == 1 else None
+    ends.head, ends.block = head, block or Block.lay_out(0, frozen, device=ends.device)
     ends.num_bytes += ends.block.num_bytes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import nn
 
 from poros.errors import PorosConfigError, PorosModelError, escape_control
 from poros.loading.base_model import BaseModel
+from poros.streaming.block import seen_on_host
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
@@ -32,6 +34,7 @@ def attach_lora(
     seed: int = 42,
     adapter_path: Path | None = None,
     dtype: torch.dtype = torch.float32,
+    on_host: bool = False,
 ) -> PeftModel:
     """Put adapters on the base's linears.
 
@@ -44,6 +47,8 @@ def attach_lora(
         seed: Fixes the first weights; the process's generators are left where they are.
         adapter_path: Take settings and weights from this PEFT folder instead.
         dtype: Type of the adapter's weights.
+        on_host: The blocks' adapters are made on the host and stay there, their first values the
+            same: all of them on the device, if only for a moment, may be more than it has.
 
     Raises:
         PorosConfigError: The targets match nothing.
@@ -61,7 +66,9 @@ def attach_lora(
         )
     else:
         config = _read_config(adapter_path)
-    with torch.random.fork_rng(devices=[]):
+    # PEFT makes the values on the host, then moves them to where the linear's weight is.
+    place = seen_on_host(base.blocks) if on_host else contextlib.nullcontext()
+    with torch.random.fork_rng(devices=[]), place:
         torch.default_generator.manual_seed(seed)
         model: PeftModel = get_peft_model(base.model, config)
     for module in model.modules():

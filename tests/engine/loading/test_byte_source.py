@@ -26,8 +26,7 @@ def folder_with(folder: Path, **tensors: torch.Tensor) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-def test_every_type_is_read_bit_by_bit(mapped: bool, tmp_path: Path) -> None:
+def test_every_type_is_read_bit_by_bit(tmp_path: Path) -> None:
     tensors = {
         str(dtype): torch.randint(0, 2, (3, 5)).to(dtype) for dtype in set(TORCH_DTYPES.values())
     }
@@ -36,14 +35,14 @@ def test_every_type_is_read_bit_by_bit(mapped: bool, tmp_path: Path) -> None:
         "scalar": torch.tensor(2.5),
         "odd": torch.ones(7).bool(),
     }
-    source = SafetensorsSource(folder_with(tmp_path / "m", **tensors), mapped=mapped)
+    source = SafetensorsSource(folder_with(tmp_path / "m", **tensors))
     assert sorted(source.names()) == sorted(tensors)
     for name, tensor in tensors.items():
         assert same_bits(source.read(name, CPU), tensor)
         assert same_bits(source.read_to_host(name, CPU), tensor)
 
 
-def test_a_mapped_tensor_at_an_odd_offset_is_read_too(tmp_path: Path) -> None:
+def test_a_tensor_at_an_odd_offset_is_read_too(tmp_path: Path) -> None:
     header = {
         "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
         "b": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]},
@@ -54,7 +53,7 @@ def test_a_mapped_tensor_at_an_odd_offset_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(
         len(text).to_bytes(8, "little") + text + b"x" + values.numpy().tobytes()
     )
-    assert same_bits(SafetensorsSource(tmp_path, mapped=True).read("b", CPU), values)
+    assert same_bits(SafetensorsSource(tmp_path).read("b", CPU), values)
 
 
 def test_a_type_is_converted_on_the_way(tmp_path: Path) -> None:

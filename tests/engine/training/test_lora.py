@@ -1,5 +1,7 @@
 """Adapters are PEFT's own, on PEFT's own 4-bit layers, in PEFT's own files."""
 
+from unittest import mock
+
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
@@ -9,6 +11,7 @@ from torch import nn
 
 from poros.errors import PorosConfigError, PorosModelError
 from poros.measure.fingerprint import same_bits
+from poros.streaming.block import Block
 from poros.training.lora import attach_lora, save_adapter, trainable_params
 from tests.engine.loading.tiny_models import RUNNABLE, VARIANTS, write_model
 from tests.engine.training.tiny_run import streamed, tiny_base
@@ -75,3 +78,31 @@ def test_a_pickled_adapter_is_refused(tiny_folder, tmp_path):
     (tmp_path / "adapter_model.bin").write_bytes(b"evil")
     with pytest.raises(PorosModelError, match=r"adapter_model\.safetensors"):
         attach_lora(tiny_base(tiny_folder), adapter_path=tmp_path)
+
+
+def test_adapters_made_on_the_host_have_the_same_first_values(tiny_folder):
+    resident, base = attach_lora(tiny_base(tiny_folder), seed=1), tiny_base(tiny_folder)
+    with SeenDevices() as seen:
+        hosted = attach_lora(base, seed=1, on_host=True)
+    pairs = list(zip(trainable_params(resident), trainable_params(hosted), strict=True))
+    assert len(pairs) == 28
+    assert all(n == m and same_bits(a, b) for (n, a), (m, b) in pairs)
+    # The layers' weights are placeholders where they will be computed before and after.
+    assert all(block.tensors is block._away for block in base.blocks)
+    assert seen.pointed == [block.index for block in base.blocks]
+
+
+class SeenDevices:
+    """Which blocks were shown on the host while adapters were made."""
+
+    def __enter__(self):
+        self.pointed = []
+        own = Block.point_at_host
+        self.patch = mock.patch.object(
+            Block, "point_at_host", lambda block: (self.pointed.append(block.index), own(block))
+        )
+        self.patch.start()
+        return self
+
+    def __exit__(self, *_):
+        self.patch.stop()
