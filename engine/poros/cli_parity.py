@@ -35,7 +35,27 @@ _OPTIONS = (
     click.option("--work", type=_FOLDER, help="Folder for what both arms read; kept."),
     click.option("--keep-going", is_flag=True, help="Compare all cells, though one failed."),
 )
+VARIANTS = ("random", "autocast", "padding", "packing")
+
+
+def _variants(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    names = tuple(value.split(",")) if value else None
+    for name in names or ():
+        if name not in VARIANTS:
+            message = f"{name!r} is none of {', '.join(VARIANTS)}"
+            raise click.BadParameter(message, context, parameter)
+    return names
+
+
 _SHAPE_OPTIONS = (
+    click.option(
+        "--variants",
+        metavar="A,B",
+        callback=_variants,
+        help="Cells of the shape: random, autocast, padding, packing (the last two of chat data).",
+    ),
+    click.option("--tokenizer", metavar="FOLDER", help="What reads the chat data."),
+    click.option("--num-parallel", type=_COUNT, help="Processes at a time; times then say little."),
     click.option("--device", metavar="DEVICE", help="cpu or cuda:N (families: cpu)."),
     click.option("--num-layers", type=_COUNT, help="Fewer layers than the shape has."),
     click.option("--seq-len", type=_COUNT, help="Tokens of a sample."),
@@ -76,7 +96,7 @@ _SHAPE_OPTIONS = (
 _SHAPE_NAMES = {
     "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
     "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
-    "through_files", "vram_budget", "memory_map",
+    "through_files", "vram_budget", "memory_map", "variants", "tokenizer", "num_parallel",
 }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def config_cells(request: Request) -> list[Cell]:
     slot_bytes = max(block.num_bytes for block in base.blocks)
     batches = make_batches(config, inputs)
     path = Path(request.folder) / "batches" / "config.safetensors"
-    accumulation = _write(path, [batches.next_step() for _ in range(request.num_steps)])
+    accumulation = write_steps(path, [batches.next_step() for _ in range(request.num_steps)])
     model_config = json.loads((base_folder / "config.json").read_text(encoding="utf-8"))
     cell = make_cell(
         request, "config", base_folder, model_config, path,
@@ -111,7 +111,7 @@ def _dtype(config: PorosConfig) -> torch.dtype:
     return DENSE_DTYPES.get(config.quantization, arithmetic)
 
 
-def _write(path: Path, steps: list[list[Batch]]) -> int:
+def write_steps(path: Path, steps: list[list[Batch]]) -> int:
     """Write the product's own batches; micro-batches of a step, the same in every step."""
     accumulation = min(map(len, steps))
     tensors: dict[str, Tensor] = {}

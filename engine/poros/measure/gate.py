@@ -23,14 +23,15 @@ import torch
 from poros import atomic
 from poros.errors import PorosParityError
 from poros.measure import report
-from poros.measure.arms import Ended, Job, product_job, reference_job, run_jobs
+from poros.measure.arms import Ended, product_job, run_jobs
 from poros.measure.artifacts import environment, write_hashes, write_json
 from poros.measure.compare import KINDS, Verdict, judge
 from poros.measure.differences import look_closer
 from poros.measure.family_models import families_of, refuse_without_side_tensors
+from poros.measure.gate_jobs import ALONE, ARMS, jobs_of, missing_jobs, num_parallel, read_arm
 from poros.measure.map_report import memory_maps
 from poros.measure.plan import Cell, Plan, read_plan
-from poros.measure.records import ArmRecord, read_records
+from poros.measure.records import ArmRecord
 from poros.measure.request import (
     REFUSAL_FILE,
     Request,
@@ -42,9 +43,6 @@ from poros.measure.shapes import shape_config
 from poros.weights_index import read_file_header
 
 SCHEMA = 1
-ARMS = ("reference", "reference-again", "streamed", "resumed", "reference-default")
-"""Each writes ``ARM.jsonl``; the last one, stock without determinism, is only timed."""
-_ALONE = ".alone-"
 DEMO_STEPS = 20
 SHAPE_STEPS = 10
 FAMILY_STEPS = 3
@@ -97,7 +95,7 @@ class Outcome:
     @property
     def failed_jobs(self) -> list[str]:
         """Jobs whose records are compared and that failed; ``alone`` ones stand for their arm."""
-        replaced = {name.partition(_ALONE)[0] for name in self.jobs if _ALONE in name}
+        replaced = {name.partition(ALONE)[0] for name in self.jobs if ALONE in name}
         return [
             name
             for name, job in self.jobs.items()
@@ -159,7 +157,7 @@ def run_gate(
     started_s = time.monotonic()
     work = Path(request.folder)
     forget_former(work)
-    logs, num_parallel = work / "logs", _num_parallel(request)
+    logs, at_once = work / "logs", num_parallel(request)
     runner: dict[str, Any] = {"logs": logs, "num_threads": request.num_threads, "say": say}
     prepared = product_job("prepare", "prepare", write_request(request))
     jobs = run_jobs([prepared], num_parallel=1, **runner)
@@ -170,13 +168,13 @@ def run_gate(
             remediation="the line above is the cause",
         )
     plan = read_plan(work)
-    jobs |= run_jobs(_jobs(plan, mutants), num_parallel=num_parallel, **runner)
+    jobs |= run_jobs(jobs_of(plan, mutants), num_parallel=at_once, **runner)
     if any(cell.resume_at is not None for cell in plan.cells):
         resumed = product_job("resumed", "resume_arm", work, work / "resumed.jsonl")
         jobs |= run_jobs([resumed], num_parallel=1, **runner)
     if keep_going:
-        jobs |= run_jobs(_missing(plan), num_parallel=num_parallel, **runner)
-    arms = {arm: _read_arm(work, arm) for arm in ARMS}
+        jobs |= run_jobs(missing_jobs(plan), num_parallel=at_once, **runner)
+    arms = {arm: read_arm(work, arm) for arm in ARMS}
     outcome = Outcome(plan, judge_all(plan, arms), arms, jobs)
     outcome.differences = look_closer(plan, outcome.verdicts, runner)
     if mutants:
@@ -192,27 +190,6 @@ def forget_former(work: Path) -> None:
     for pattern in _OF_FORMER_REQUESTS:
         for path in work.glob(pattern):
             atomic.remove(path)
-
-
-def _read_arm(work: Path, arm: str) -> dict[str, ArmRecord]:
-    return read_records(work / f"{arm}.jsonl", *sorted(work.glob(f"{arm}{_ALONE}*.jsonl")))
-
-
-def _missing(plan: Plan) -> list[Job]:
-    """Cells that an arm did not reach because one before them failed, each in its own process."""
-    work, jobs = plan.folder, []
-    for arm in ("reference", "streamed"):
-        done = read_records(work / f"{arm}.jsonl")
-        for cell in plan.cells:
-            if cell.name not in done:
-                name = f"{arm}{_ALONE}{cell.name.replace('/', '-')}"
-                output = work / f"{name}.jsonl"
-                alone = ("--cells", cell.name)
-                if arm == "reference":
-                    jobs.append(reference_job(name, work, output, *alone))
-                else:
-                    jobs.append(product_job(name, "streamed_arm", work, output, *alone))
-    return jobs
 
 
 def judge_all(plan: Plan, arms: dict[str, dict[str, ArmRecord]]) -> list[Verdict]:
@@ -262,33 +239,6 @@ def write_artifacts(folder: Path, outcome: Outcome, record: dict[str, Any]) -> N
             write_hashes(path, records, outcome.verdicts, whole=name == "reference")
     if outcome.mutants is not None:
         write_json(folder / "mutants.json", outcome.mutants)
-
-
-def _jobs(plan: Plan, mutants: bool) -> list[Job]:
-    """The longest first, so that two workers end together."""
-    work = plan.folder
-    first = plan.cells[0].name
-    jobs = [
-        product_job("streamed", "streamed_arm", work, work / "streamed.jsonl"),
-        reference_job("reference", work, work / "reference.jsonl"),
-    ]
-    if mutants:
-        jobs.append(product_job("mutants", "mutants", work, work / "mutants.json"))
-    if plan.quick:
-        return jobs
-    again = ("--cells", first)
-    jobs.append(reference_job("reference-again", work, work / "reference-again.jsonl", *again))
-    if any(cell.num_timing_steps for cell in plan.cells):
-        output = work / "reference-default.jsonl"
-        jobs.append(reference_job("reference-default", work, output, "--only-time"))
-    return jobs
-
-
-def _num_parallel(request: Request) -> int:
-    """Two processes on the CPU, of one thread each; one at a time where time is measured."""
-    if request.device != "cpu":
-        return 1
-    return max(1, min(2, (os.cpu_count() or 1) // request.num_threads))
 
 
 def _request(

@@ -19,10 +19,9 @@ import torch
 from transformers import AutoTokenizer
 
 from poros.errors import PorosError
-from poros.loading.byte_source import ByteSource, SafetensorsSource
-from poros.loading.seeded_source import SeededSource, write_checkpoint
+from poros.loading.byte_source import SafetensorsSource
 from poros.measure import materials
-from poros.measure.cell_files import make_cell, on_host, quantised, resume_at, silent
+from poros.measure.cell_files import make_cell, quantised, resume_at, silent
 from poros.measure.cells import (
     CPU_LEVELS,
     compiled_cells_are_few,
@@ -35,11 +34,10 @@ from poros.measure.family_cells import family_cells
 from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
 from poros.measure.request import Request, read_request, write_refusal
-from poros.measure.shapes import shape_config
+from poros.measure.shape_cells import shape_cells
 from poros.training.determinism import enforce_determinism
 
 DEMO_RANK = 4
-SHAPE_RANK = 16
 
 
 def prepare(request: Request) -> Plan:
@@ -107,37 +105,6 @@ def _interrupted(cells: Sequence[Cell]) -> set[int]:
         kinds.setdefault(cell.adapter_dtype, number)
         kinds.setdefault((cell.moments_on_host, cell.adapters_on_host), number)
     return set(kinds.values())
-
-
-def shape_cells(request: Request) -> list[Cell]:
-    """One cell: random weights in a real shape."""
-    assert request.model is not None
-    folder = Path(request.folder)
-    config = shape_config(request.model, num_layers=request.num_layers)
-    source: ByteSource = SeededSource(config, seed=0, name=request.model)
-    if request.through_files:
-        write_checkpoint(source, folder / "checkpoint", device=torch.device(request.device))
-        source = SafetensorsSource(folder / "checkpoint")
-    nf4_folder = quantised(source, request)
-    rows = materials.random_rows(
-        config["vocab_size"],
-        num_rows=request.num_steps * request.accumulation * request.batch_size,
-        num_tokens=request.seq_len,
-        seed=3,
-    )
-    path = materials.write_batches(
-        folder / "batches" / "shape.safetensors", rows, form="none", num_steps=request.num_steps,
-        accumulation=request.accumulation, batch_size=request.batch_size,
-    )  # fmt: skip
-    settings = {
-        key: getattr(request, key)
-        for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
-                    "num_timing_steps", "gradient_checkpointing")
-    }  # fmt: skip
-    settings |= on_host(request.vram_budget) | {"resume_at": resume_at(request)}
-    return [
-        make_cell(request, request.model, nf4_folder, config, path, rank=SHAPE_RANK, **settings)
-    ]
 
 
 def _demo_cell(

@@ -47,6 +47,12 @@ class Request:
     compile: bool = False
     gradient_checkpointing: bool = False
     through_files: bool = False
+    variants: tuple[str, ...] = ("random",)
+    """Of a ``shape``, a cell each, by `shape_cells.VARIANTS`."""
+    tokenizer: str | None = None
+    """Folder of the one that reads the chat data, for the variants that have it."""
+    num_parallel: int | None = None
+    """Processes at a time; None: on a GPU one, so that times are each arm's own."""
     vram_budget: str = "auto"
     """Of the streamed arm of a ``shape``: ``min`` keeps on the device only what computes."""
     cap_bytes: int | None = None
@@ -71,7 +77,8 @@ def write_request(request: Request) -> Path:
 
 def read_request(path: Path) -> Request:
     """The request that `write_request` wrote."""
-    return Request(**json.loads(path.read_text(encoding="utf-8")))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return Request(**record | {"variants": tuple(record["variants"])})
 
 
 def write_refusal(folder: Path, error: PorosError) -> None:

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from poros.data.batches import Batch
 from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.measure.arm_measurements import measurements, memory_mapper, peak_rss_bytes
 from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
@@ -37,7 +38,7 @@ from poros.training.host_adamw import make_planned_optimizer, travelling_adapter
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
-from poros.training.memory_map import MemoryMapper, mapped_parts
+from poros.training.memory_map import MemoryMapper
 from poros.training.optimizer import AdapterAdamW, Params
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
@@ -228,7 +229,14 @@ def make_step(
 
 def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
     """All steps of a cell: the recorded ones, then those that are only timed."""
+    process = psutil.Process()
+    before = {"rss_before_loading_bytes": process.memory_info().rss}
     streamed = open_streamed(plan, cell, torch.device(plan.device))
+    before |= {
+        "rss_after_loading_bytes": process.memory_info().rss,
+        "rss_peak_of_loading_bytes": peak_rss_bytes(),
+        "ready_after_s": time.time() - process.create_time(),
+    }
     recorder = Recorder(cell.name, file, dump=plan.dump)
     for name, parameter in streamed.params:
         recorder.note(f"adapter.{name}", parameter)
@@ -247,21 +255,7 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
         step_s.append(time.perf_counter() - started_s)
     num_tokens = sum(batch.num_tokens for batch in read_batches(plan, cell, 0))
     num_steps = cell.num_steps + cell.num_timing_steps
-    return finish(streamed, recorder, num_steps, step_s, num_tokens, mapper)
-
-
-def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedModel) -> MemoryMapper:
-    """What names the cell's memory."""
-    parts = mapped_parts(
-        streamed.base,
-        model=streamed.model,
-        params=streamed.params,
-        optimizer=streamed.optimizer,
-        manager=streamed.manager,
-        device=streamed.device,
-        ends_bytes=streamed.ends.num_bytes,
-    )
-    return MemoryMapper(parts, plan.memory_map_path(cell), silent)
+    return finish(streamed, recorder, num_steps, step_s, num_tokens, mapper, **before)
 
 
 def run_step(
@@ -311,17 +305,18 @@ def finish(
     step_s: Sequence[float] = (),
     tokens_per_step: int = 0,
     mapper: MemoryMapper | None = None,
+    **before: float,
 ) -> ArmRecord:
     """Close a cell's record with the proof that it streamed and with what was measured."""
     num_passes = num_steps * streamed.accumulation
-    measured = measurements(streamed, num_passes)
+    measured = before | measurements(streamed, num_passes)
     if mapper is not None and streamed.device.type == "cuda":
         # It begins the allocator's count anew at each step.
-        for key, before in (
+        for key, peak_bytes in (
             ("peak_allocated_bytes", mapper.peak_bytes),
             ("peak_reserved_bytes", mapper.peak_reserved_bytes),
         ):
-            measured[key] = max(measured[key], before)
+            measured[key] = max(measured[key], peak_bytes)
     if step_s:
         measured |= floors(
             streamed.base,
@@ -331,28 +326,6 @@ def finish(
         )
     shown = streamed.proof(num_steps)
     return recorder.end(streaming_proof=shown, step_s=list(step_s[UNTIMED_STEPS:]), **measured)
-
-
-def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
-    """Memory, and what the link had to carry."""
-    found: dict[str, Any] = {
-        "num_passes": num_passes,
-        "host_rss_bytes": psutil.Process().memory_info().rss,
-        "host_block_bytes": sum(block.num_bytes for block in streamed.base.blocks),
-        "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
-        "resident_bytes": streamed.base.resident_bytes - streamed.ends.num_bytes,
-        "host_ends_bytes": streamed.ends.num_bytes,
-        "holdings": [asdict(held) for held in streamed.optimizer.holdings(streamed.params)],
-    }
-    if streamed.device.type == "cuda":
-        free_bytes, total_bytes = torch.cuda.mem_get_info()
-        found |= {
-            "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
-            "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-            "free_bytes": free_bytes,
-            "total_bytes": total_bytes,
-        }
-    return found
 
 
 def main() -> None:

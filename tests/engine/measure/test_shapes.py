@@ -12,7 +12,7 @@ from poros.arch_registry import find_architecture
 from poros.errors import PorosConfigError, PorosModelError
 from poros.loading.record_check import check_transformers
 from poros.loading.seeded_source import SeededSource
-from poros.measure import prepare
+from poros.measure import prepare, shape_cells
 from poros.measure.request import Request
 from poros.measure.shapes import SHAPES, shape_config
 from poros.measure.streamed_arm import run_cell
@@ -107,7 +107,7 @@ def test_rotary_scalings_reach_the_model():
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "llama-3.1-8b", "phi-4", *MIXED])
 def test_random_weights_train_with_finite_losses_and_no_dead_adapter(name, tmp_path, monkeypatch):
     skip_if_too_old(name)
-    monkeypatch.setattr(prepare, "shape_config", lambda *_, **__: small_shape(name))
+    monkeypatch.setattr(shape_cells, "shape_config", lambda *_, **__: small_shape(name))
     plan = prepare.prepare(
         Request(
             target="shape", folder=str(tmp_path), model=name, num_steps=3, seq_len=40,
