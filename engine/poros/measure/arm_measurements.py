@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pynvml
 import torch
 
 from poros.measure.cell_files import silent
@@ -36,8 +38,31 @@ def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
             "free_bytes": free_bytes,
             "total_bytes": total_bytes,
+            "device_level_peak_bytes": device_level_peak_bytes(streamed.device),
         }
     return found
+
+
+def device_level_peak_bytes(device: torch.device) -> int | None:
+    """The most that this process had of the card: the allocator's peak, and all beside it.
+
+    Beside it are the CUDA context, kernels' code and libraries' workspaces: what the driver counts
+    now for this process, less what the allocator has now. None: the driver hides processes.
+    """
+    pynvml.nvmlInit()
+    try:
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+    used = {process.pid: process.usedGpuMemory for process in running}.get(os.getpid())
+    if used is None:
+        return None
+    beside = int(used) - torch.cuda.memory_reserved(device)
+    return beside + torch.cuda.max_memory_reserved(device)
 
 
 def peak_rss_bytes() -> int:
