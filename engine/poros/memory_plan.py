@@ -66,6 +66,14 @@ def smaller(plan: MemoryPlan) -> MemoryPlan | None:
     return None
 
 
+def evenly_spaced(num_blocks: int, count: int) -> tuple[int, ...]:
+    """Indices of `count` blocks among `num_blocks`, as far from each other as they can be.
+
+    Between two of them the link has time for as many travelling blocks as between any others.
+    """
+    return tuple((2 * k + 1) * num_blocks // (2 * count) for k in range(count))
+
+
 def memory_plan(vram_budget: float | str) -> MemoryPlan:
     """The plan that the setting ``vram_budget`` asks for: ``min`` is all that there is."""
     smallest = vram_budget == "min"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from poros.measure.end_mutants import with_ends_on_host
 from poros.measure.family_models import WINDOW, TinyModel, families_of, too_old, write_model
 from poros.measure.plan import Cell
 from poros.measure.request import Request
+from poros.measure.resident_mutants import with_resident_blocks
 from poros.training.inputs import refuse_recurrent_packing
 
 RANK = 4
@@ -36,6 +38,8 @@ class _Way:
     """Head and embeddings, and a loss of several chunks."""
     moments_on_host: bool = False
     adapters_on_host: bool = False
+    some_resident: bool = False
+    """Every fourth block, at least one."""
 
     @property
     def name(self) -> str:
@@ -53,7 +57,9 @@ _DENSE = _Way(
     ends_on_host=True,
     adapters_on_host=True,
 )
-_DENSE_PADDED = _Way(precision="bf16", form="padding", block_size=1, moments_on_host=True)
+_DENSE_PADDED = _Way(
+    precision="bf16", form="padding", block_size=1, moments_on_host=True, some_resident=True
+)
 
 
 def family_cells(request: Request) -> tuple[list[Cell], list[str]]:
@@ -121,10 +127,15 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
         )
         for way in _ways(model)
     ]
-    return [
-        with_ends_on_host(cell) if way.ends_on_host else cell
-        for cell, way in zip(cells, _ways(model), strict=True)
-    ]
+    return [_planned(cell, way, config) for cell, way in zip(cells, _ways(model), strict=True)]
+
+
+def _planned(cell: Cell, way: _Way, config: Mapping[str, Any]) -> Cell:
+    if way.ends_on_host:
+        cell = with_ends_on_host(cell)
+    if way.some_resident:
+        cell = with_resident_blocks(cell, config["num_hidden_layers"])
+    return cell
 
 
 def _batches(request: Request, form: str) -> Path:

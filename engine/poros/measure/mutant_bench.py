@@ -27,13 +27,14 @@ from poros.measure.streamed_arm import (
     attach_head,
     attach_ring,
     cell_optimizer,
+    make_ring,
     make_step,
     open_streamed,
     read_batches,
     save_for_resume,
 )
+from poros.memory_plan import evenly_spaced
 from poros.streaming.ambient import RandomState
-from poros.streaming.block_manager import BlockManager
 from poros.training.checkpoint import load_checkpoint
 from poros.training.host_adamw import travelling_adapters
 from poros.training.optimizer import AdapterAdamW
@@ -61,6 +62,8 @@ class Setting:
     note: Filter | None = None
     on_host: str = ""
     """``moments`` or ``adapters`` (and moments)."""
+    num_resident: int = 0
+    """Blocks with a place of their own, evenly spaced."""
 
 
 @dataclass
@@ -102,6 +105,7 @@ class Bench:
         cell = dataclasses.replace(
             self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache,
             moments_on_host=setting.on_host != "", adapters_on_host=setting.on_host == "adapters",
+            resident=evenly_spaced(self.num_layers, setting.num_resident),
         )  # fmt: skip
         self._put_back(cell, compiled=setting.compile)
         recorder = Recorder(cell.name, None)
@@ -179,9 +183,8 @@ class Bench:
             layer.__dict__.pop("forward", None)  # compiled for another mutant
             if compiled:
                 layer.forward = torch.compile(layer.forward, dynamic=False)
-        streamed.manager = BlockManager(
-            streamed.base.blocks, device=streamed.device, num_slots=cell.num_slots
-        )
+        streamed.manager.forget()
+        streamed.manager = make_ring(streamed.base, cell, streamed.device)
         if streamed.head is not None:
             streamed.head.detach()
         streamed.head = attach_head(streamed.base, streamed.ends, streamed.manager, cell)

@@ -31,6 +31,7 @@ from poros.measure.mutant_bench import (
 )
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
+from poros.measure.resident_mutants import RESIDENT_MUTANTS, TWO_RESIDENT
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
 from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
@@ -50,6 +51,7 @@ DISTURBED = {
     COPY_FAILS: "a step made again after a copy failed",
     MOMENTS_ON_HOST: "moments on the host",
     ADAPTERS_ON_HOST: "adapters on the host",
+    TWO_RESIDENT: "two blocks resident",
 }
 """What must change nothing, with every protection on."""
 
@@ -211,6 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("base resident, nothing streamed", patches.resident_base, word="REFUSED"),
     *END_MUTANTS,
     *STATE_MUTANTS,
+    *RESIDENT_MUTANTS,
 )  # fmt: skip
 
 
@@ -264,7 +267,7 @@ def _tried_on_ends(bench: Bench, chosen: Sequence[Mutant]) -> list[dict[str, Any
 
 def _bench(plan: Plan, cell: Cell) -> Bench:
     cell = dataclasses.replace(
-        cell, name="mutants", block_size=1, num_slots=2, max_grad_norm=MAX_GRAD_NORM
+        cell, name="mutants", block_size=1, num_slots=2, resident=(), max_grad_norm=MAX_GRAD_NORM
     )
     return Bench.open(plan, cell)
 

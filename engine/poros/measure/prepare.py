@@ -34,6 +34,7 @@ from poros.measure.family_cells import family_cells
 from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
 from poros.measure.request import Request, read_request, write_refusal
+from poros.measure.resident_mutants import with_resident_blocks
 from poros.measure.shape_cells import shape_cells
 from poros.training.determinism import enforce_determinism
 
@@ -68,14 +69,15 @@ def prepare(request: Request) -> Plan:
 def demo_cells(request: Request) -> list[Cell]:
     """The covering array over the demo's model under all its names."""
     folder = Path(request.folder)
-    source = Path(request.model) if request.model else _demo_model()
-    digest = SafetensorsSource(source).digest()[:16]
-    rows = _rows(source)
+    path = Path(request.model) if request.model else _demo_model()
+    source = SafetensorsSource(path)
+    digest = source.digest()[:16]
+    rows = _rows(path)
     levels = {name: tuple(levels) for name, levels in (request.levels or CPU_LEVELS).items()}
     array = with_state_on_host(covering_array(levels, compiled_cells_are_few))
     nf4_folders = {
         model: quantised(
-            SafetensorsSource(relabel(source, model, folder / "models" / f"{model}-{digest}")),
+            SafetensorsSource(relabel(path, model, folder / "models" / f"{model}-{digest}")),
             request,
         )
         for model in levels["model"]
@@ -87,15 +89,18 @@ def demo_cells(request: Request) -> list[Cell]:
         cells.append(_demo_cell(request, number, row, nf4_folder, config, rows))
     for number in _interrupted(cells):
         cells[number] = dataclasses.replace(cells[number], resume_at=resume_at(request))
-    for number in _for_ends(cells):
+    plain = _plain(cells)
+    for number in plain[:1]:
         cells[number] = with_ends_on_host(cells[number])
+    # Few layers a block: blocks that all have a slot would prove less.
+    for number in sorted(plain[1:], key=lambda number: cells[number].block_size)[:1]:
+        cells[number] = with_resident_blocks(cells[number], source.config["num_hidden_layers"])
     return cells
 
 
-def _for_ends(cells: Sequence[Cell]) -> Sequence[int]:
-    """The one cell that has head and embeddings on the host: none with a task of its own."""
-    plain = [k for k, c in enumerate(cells) if k and c.resume_at is None and not c.compile]
-    return plain[:1]
+def _plain(cells: Sequence[Cell]) -> Sequence[int]:
+    """The cells without a task of their own, which can have one."""
+    return [k for k, c in enumerate(cells) if k and c.resume_at is None and not c.compile]
 
 
 def _interrupted(cells: Sequence[Cell]) -> set[int]:

@@ -133,6 +133,7 @@ def _setting(cell: dict[str, Any]) -> str:
         "compiled" if cell["compile"] else "",
         "bf16 adapter" if cell["adapter_dtype"] == "bfloat16" else "",
         "ends on the host" if cell["head_on_host"] else "",
+        f"{len(cell['resident'])} resident" if cell.get("resident") else "",
         _state_on_host(cell),
     ]
     return ", ".join(part for part in parts if part)

@@ -121,9 +121,7 @@ def open_streamed(
     if cell.compile:
         for layer in base.layers:
             layer.forward = torch.compile(layer.forward, dynamic=False)
-    manager = BlockManager(
-        base.blocks, device=device, num_slots=cell.num_slots, prefetch=cell.prefetch
-    )
+    manager = make_ring(base, cell, device)
     params = trainable_params(model)
     optimizer = cell_optimizer(base, params, cell, device)
     attachment = attach_ring(base, manager, cell, device, travelling=travelling_adapters(optimizer))
@@ -149,6 +147,17 @@ def cell_optimizer(
         layers_per_block=cell.block_size,
         weight_decay=cell.weight_decay,
         device=device,
+    )
+
+
+def make_ring(base: BaseModel, cell: Cell, device: torch.device) -> BlockManager:
+    """The cell's ring, and the places of its resident blocks."""
+    return BlockManager(
+        base.blocks,
+        device=device,
+        num_slots=cell.num_slots,
+        prefetch=cell.prefetch,
+        resident=cell.resident,
     )
 
 

@@ -20,6 +20,11 @@ def predicted_copies(num_blocks: int, num_slots: int, num_passes: int) -> int:
 
     The first forward brings in every block. At each turn-around, at the end of a forward and of a
     backward, the blocks that the slots hold are the ones needed next, so they stay.
+
+    Args:
+        num_blocks: Those that travel; resident ones are copied once more than these.
+        num_slots: Of the ring.
+        num_passes: Micro-batches.
     """
     if num_blocks <= num_slots:
         return num_blocks
@@ -72,10 +77,13 @@ def proof(
 
     So are `ends`, which are on the host for good, and the visitor's block, copied once a pass.
 
-    It empties the ring: what still has elements afterwards was never streamed. Blocks that all
-    have a slot are copied once and stay (``stays``): bits are compared, but no slot is used again.
+    It empties ring and places: what still has elements afterwards was never streamed. Blocks that
+    all have a slot are copied once and stay (``stays``): bits are compared, but no slot is used
+    again.
     """
-    predicted = predicted_copies(num_blocks, manager.num_slots, num_passes)
+    num_resident = len(manager.resident)
+    num_travelling = num_blocks - num_resident
+    predicted = num_resident + predicted_copies(num_travelling, manager.num_slots, num_passes)
     manager.forget()
     tensors = dict(base_tensors(layers)) | dict(ends)
     num_visits = visitor.num_copies if visitor is not None else 0
@@ -94,7 +102,7 @@ def proof(
     return {
         "proved": not reason,
         "reason": reason,
-        "stays": num_blocks <= manager.num_slots,
+        "stays": num_travelling <= manager.num_slots,
         "num_base_tensors": len(tensors),
         "num_present": len(present),
         "num_copies": manager.num_copies,
@@ -102,6 +110,7 @@ def proof(
         "copied_bytes": manager.copied_bytes,
         "slot_bytes": manager.slot_bytes,
         "num_slots": manager.num_slots,
+        "num_resident": num_resident,
         "num_visits": num_visits,
         "num_state_stores": state[0],
     }

@@ -2,11 +2,15 @@
 
 Three verbs: `load` queues a copy, `bind` waits for it and points the weights at the slot, and
 binding the next block releases the one before. Frozen bytes are never copied back.
+
+A resident block has a place of its own: it is copied once, at its first visit, and the ring goes
+on as if it were not there. The other blocks are the travelling ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +19,7 @@ from poros.streaming.block import Block
 from poros.streaming.device_slots import CopyLane, Slot, make_lane
 
 POISON = 0xFF
+FEWEST_SLOTS = 2
 
 
 class BlockManager:
@@ -23,12 +28,15 @@ class BlockManager:
     Args:
         blocks: All blocks of the model, in order.
         device: Where they are computed.
-        num_slots: Blocks on the device at once; at least 2, one computing and one arriving.
+        num_slots: Travelling blocks on the device at once; at least 2, one computing and one
+            arriving. No more are made than blocks travel.
         prefetch: Load ahead in the direction of travel.
         poison: Overwrite a slot when it is released, so that reading it late shows (debugging).
         lane: How bytes move; None: a lane of the ring's own.
+        resident: Indices of the blocks that have a place of their own.
 
     Attributes:
+        slot_bytes: Size of a slot: the largest travelling block; 0 if none travels.
         when_idle: Called in a forward pass that a backward follows, at each bind after which no
             block is left to load: the link has nothing to carry until the turn-around.
     """
@@ -42,18 +50,21 @@ class BlockManager:
         prefetch: bool = True,
         poison: bool = False,
         lane: CopyLane | None = None,
+        resident: Collection[int] = (),
     ) -> None:
-        """Allocate the slots."""
-        if num_slots < 2:
+        """Allocate slots and places."""
+        if num_slots < FEWEST_SLOTS:
             raise ValueError(f"num_slots is {num_slots}: one computes while one arrives, so 2")
         self._blocks = blocks
+        if not set(resident) <= set(range(len(blocks))):
+            raise ValueError(f"resident is {sorted(resident)}, there are {len(blocks)} blocks")
         self._lane: CopyLane = lane or make_lane(device)
-        self.slot_bytes = max(block.num_bytes for block in blocks)
-        num_slots = min(num_slots, max(len(blocks), 2))
-        self._slots = [Slot(self.slot_bytes, device) for _ in range(num_slots)]
-        for slot in self._slots:
-            self._lane.keep(slot)
-            self._lane.release(slot)
+        self._device = device
+        self._places = {index: self._new_slot(blocks[index].num_bytes) for index in resident}
+        self._travellers = [k for k in range(len(blocks)) if k not in self._places]
+        self.slot_bytes = max((blocks[k].num_bytes for k in self._travellers), default=0)
+        num_slots = min(num_slots, len(self._travellers))
+        self._slots = [self._new_slot(self.slot_bytes) for _ in range(num_slots)]
         self._bound: Slot | None = None
         self._prefetch = prefetch
         self._poison = poison
@@ -76,6 +87,37 @@ class BlockManager:
         """The slots' memory on the device, each (slot_bytes,) uint8."""
         return [slot.buffer for slot in self._slots]
 
+    @property
+    def place_buffers(self) -> list[Tensor]:
+        """The resident blocks' memory on the device, each (num_bytes,) uint8."""
+        return [place.buffer for place in self._places.values()]
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """Indices of the blocks that have a place of their own, ascending."""
+        return tuple(sorted(self._places))
+
+    def shrink(self, *, num_slots: int, resident: Collection[int]) -> None:
+        """Give room back between two steps: keep no more slots and places than these.
+
+        What leaves its place travels from now on.
+
+        Raises:
+            ValueError: A block would become resident.
+        """
+        if not set(resident) <= self._places.keys():
+            raise ValueError(f"{sorted(resident)} are to stay resident, {self.resident} are")
+        self.forget()
+        self._places = {k: place for k, place in self._places.items() if k in resident}
+        self._travellers = [k for k in range(len(self._blocks)) if k not in self._places]
+        slot_bytes = max((self._blocks[k].num_bytes for k in self._travellers), default=0)
+        num_slots = min(num_slots, len(self._travellers))
+        if slot_bytes > self.slot_bytes:
+            self.slot_bytes, self._slots = slot_bytes, []  # none of them holds the largest block
+        self._slots = self._slots[:num_slots]
+        while len(self._slots) < num_slots:  # where hardly a block travelled
+            self._slots.append(self._new_slot(self.slot_bytes))
+
     def bind(self, index: int, *, direction: int = 1, wrap: bool = False) -> None:
         """Point block `index` at its bytes on the device; release the block bound before.
 
@@ -85,7 +127,10 @@ class BlockManager:
             wrap: The first block follows the last one (a forward pass without a backward).
         """
         ahead = self._ahead(index, direction, wrap=wrap)
-        if self._bound is None or self._bound.holds != index:
+        if index in self._places:
+            self._release()
+            self._settle_in(index)
+        elif self._bound is None or self._bound.holds != index:
             self._release()
             slot = self._load(index, keep=(index, *ahead))
             self._lane.wait(slot)
@@ -93,14 +138,20 @@ class BlockManager:
             self._bound = slot
         for following in ahead:
             self._load(following, keep=(index, *ahead))
-        if direction == 1 and not wrap and max((index, *ahead)) == len(self._blocks) - 1:
+        last = self._travellers[-1] if self._travellers else -1
+        if direction == 1 and not wrap and max((index, *ahead)) >= last:
             self.when_idle()
 
     def forget(self) -> None:
-        """Drop what the slots hold: call it after anything else wrote into a block or a slot."""
+        """Drop what is on the device: call it after anything else wrote into a block or a slot."""
         self._release()
         for slot in self._slots:
             slot.holds = None
+        for index, place in self._places.items():
+            if place.holds is not None:
+                self._blocks[index].point_at(None)
+                self._lane.release(place)
+                place.holds = None
 
     def take_copy_wait_s(self) -> float:
         """Seconds the computation stood waiting for bytes since the last call."""
@@ -109,13 +160,36 @@ class BlockManager:
     def _ahead(self, index: int, direction: int, *, wrap: bool) -> tuple[int, ...]:
         if not self._prefetch:
             return ()
-        num_blocks = len(self._blocks)
-        steps = [index + direction * k for k in range(1, min(self.num_slots, num_blocks))]
+        coming = self._travellers
+        # While a resident block computes, no slot does: there is room for one more.
+        num_ahead = self.num_slots - (index not in self._places)
+        if direction == 1:
+            first = bisect.bisect_right(coming, index)
+            positions = range(first, first + num_ahead)
+        else:
+            first = bisect.bisect_left(coming, index) - 1
+            positions = range(first, first - num_ahead, -1)
         if wrap:
-            return tuple(step % num_blocks for step in steps)
+            return tuple(coming[position % len(coming)] for position in positions)
         # At the turn-around nothing is loaded: the last blocks stay for the way back, and the
         # first ones for the next step.
-        return tuple(step for step in steps if 0 <= step < num_blocks)
+        return tuple(coming[position] for position in positions if 0 <= position < len(coming))
+
+    def _new_slot(self, num_bytes: int) -> Slot:
+        slot = Slot(num_bytes, self._device)
+        self._lane.keep(slot)
+        self._lane.release(slot)
+        return slot
+
+    def _settle_in(self, index: int) -> None:
+        """Bring a resident block to its place, once; its tensors then stay pointed at it."""
+        place = self._places[index]
+        if place.holds is not None:
+            return
+        self._fill(place, index)
+        self._lane.wait(place)
+        self._blocks[index].point_at(place.buffer)
+        place.holds = index
 
     def _load(self, index: int, *, keep: tuple[int, ...]) -> Slot:
         for slot in self._slots:

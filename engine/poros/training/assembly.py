@@ -269,6 +269,7 @@ class Assembly:
             device=self.device,
             num_slots=num_slots(config, max(block.num_bytes for block in blocks)),
             prefetch=config.enable_prefetch,
+            resident=self.plan.resident,
         )
         attach(
             self.base.layers,

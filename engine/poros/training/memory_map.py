@@ -107,6 +107,7 @@ class MappedParts:
     def known(self) -> Named:
         """Tensors that lie on the device between steps, by group; slots before what is in them."""
         yield from (("slots of the ring", buffer) for buffer in self.manager.buffers)
+        yield from (("resident blocks", place) for place in self.manager.place_buffers)
         if isinstance(self.optimizer, HostAdamW) and self.optimizer.travelling is not None:
             travelling = self.optimizer.travelling
             yield from (("slots of adapters", b) for b in travelling.weights.buffers)

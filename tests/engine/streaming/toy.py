@@ -80,6 +80,7 @@ def stream(
     prefetch: bool = True,
     poison: bool = False,
     rules: SideRules = DECLARED,
+    resident: tuple[int, ...] = (),
 ) -> tuple[BlockManager, Attachment]:
     layers = list(model.layers)
     groups = [layers[i : i + layers_per_block] for i in range(0, len(layers), layers_per_block)]
@@ -90,8 +91,9 @@ def stream(
         for i, g in enumerate(groups)
     ]
     manager = BlockManager(
-        blocks, device=CPU, num_slots=num_slots, prefetch=prefetch, poison=poison
-    )
+        blocks, device=CPU, num_slots=num_slots, prefetch=prefetch, poison=poison,
+        resident=resident,
+    )  # fmt: skip
     attachment = attach(
         layers,
         manager,

@@ -102,7 +102,7 @@ def made(card, tmp_path, layer):
         layers=[layer],
         params=[("w", weight)],
         optimizer=Optimizer(state={}),
-        manager=SimpleNamespace(buffers=[card.take(on_card(2 * MB))]),
+        manager=SimpleNamespace(buffers=[card.take(on_card(2 * MB))], place_buffers=[]),
         device=torch.device("cuda", 0),
         host_bytes={"blocks": 5},
     )
