@@ -29,6 +29,8 @@ from poros.training.optimizer import AdapterAdamW, Params
 
 FORMAT = 1
 
+AUTOGRAD_ALONE = "backward outside the layers"
+
 Named = Iterable[tuple[str, Tensor]]
 
 
@@ -76,8 +78,10 @@ def _groups(
     names = notes.names(allocations, trace)
     for allocation, noted in zip(allocations, names, strict=True):
         name, place = (noted, "") if noted else name_of(allocation.frames)
-        if name == NOT_NAMED and allocation.order == BEFORE:
-            name = f"{NOT_NAMED}, from before the step"
+        if name == NOT_NAMED:
+            # Only autograd's own thread makes anything without a Python frame.
+            before = allocation.order == BEFORE
+            name = f"{NOT_NAMED}, from before the step" if before else AUTOGRAD_ALONE
         groups.setdefault(name, Group(name=name)).add(allocation.num_bytes, place)
     return sorted(groups.values(), key=lambda group: -group.num_bytes)
 

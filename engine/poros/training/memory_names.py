@@ -61,7 +61,7 @@ _OWNERS = (
 _TOOLS = (
     ("bitsandbytes/", "dequant", "dequantised weight"),
     ("bitsandbytes/", "", "4-bit product"),
-    ("peft/", "", "LoRA"),
+    ("peft/tuners/lora/", "", "LoRA"),
     ("masking_utils.py", "", "attention mask"),
 )
 
@@ -86,7 +86,7 @@ def name_of(frames: Frames, qualify: Qualify | None = None) -> tuple[str, str]:
     words = ", ".join(dict.fromkeys(parts))
     if phase and words:
         return f"{phase}: {words}", telling[0].place
-    return phase or words or NOT_NAMED, telling[0].place
+    return phase or words or telling[0].short, telling[0].place
 
 
 class _Frame:
@@ -102,6 +102,10 @@ class _Frame:
     @property
     def place(self) -> str:
         return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.name}"
+
+    @property
+    def short(self) -> str:
+        return f"{self.file.rpartition('/')[2].removesuffix('.py')}: {self.name}"
 
     @property
     def is_plumbing(self) -> bool:

@@ -131,7 +131,7 @@ def test_a_step_is_mapped_to_its_peak_with_the_allocators_own_sum(card, tmp_path
     assert record == mapper.record
     assert record["peak_bytes"] == record["torch_peak_bytes"] == 15 * MB
     assert groups(record) == {
-        "not named": 5 * MB,
+        "backward outside the layers": 5 * MB,
         "loss: a chunk of rows": 4 * MB,
         "boundaries": 4 * MB,
         "slots of the ring": 2 * MB,
@@ -139,6 +139,14 @@ def test_a_step_is_mapped_to_its_peak_with_the_allocators_own_sum(card, tmp_path
     assert record["host"] == {"blocks": 5, "moments": 7}
     assert [(event.step, event.peak_bytes) for event in told] == [(1, 15 * MB)]
     assert not card.recording
+
+
+def test_what_was_there_before_and_is_unknown_is_not_named(card, tmp_path):
+    mapper, _ = made(card, tmp_path, Layer())
+    card.take(on_card(7 * MB))
+    with mapper.step(1):
+        card.free(card.take(on_card(MB), LOSS))
+    assert groups(mapper.record)["not named, from before the step"] == 7 * MB
 
 
 def test_only_a_higher_step_takes_the_maps_place(card, tmp_path):
