@@ -11,6 +11,7 @@ from torch import nn
 
 from poros.streaming.block_function import call_streamed
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import Boundaries
 from poros.streaming.streamed_layer import SideRules, StreamedLayer
 from poros.streaming.travelling import TravellingAdapters
 
@@ -20,10 +21,15 @@ HIDDEN_STATES_ONLY = SideRules()
 
 
 class Attachment:
-    """Layers whose forwards are streamed; `detach` gives the layers their own back."""
+    """Layers whose forwards are streamed; `detach` gives the layers their own back.
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    Attributes:
+        boundaries: Where their hidden states wait, if not on the device.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], boundaries: Boundaries | None = None) -> None:
         """Use `attach`."""
+        self.boundaries = boundaries
         # A forward may hang on the layer itself, compiled or wrapped by another library.
         self._own = [(layer, layer.__dict__.get("forward")) for layer in layers]
 
@@ -60,6 +66,7 @@ def attach(
     rules: SideRules = HIDDEN_STATES_ONLY,
     model: nn.Module | None = None,
     travelling: TravellingAdapters | None = None,
+    boundaries: Boundaries | None = None,
 ) -> Attachment:
     """Stream `layers` through `manager`.
 
@@ -76,8 +83,9 @@ def attach(
         rules: What the layers take and give beside hidden states.
         model: The model around the layers, to name its parameters in errors.
         travelling: Adapters that come with the blocks; None: all stay on the device.
+        boundaries: Where hidden states wait for the backward; None: on the device.
     """
-    attachment = Attachment(layers)
+    attachment = Attachment(layers, boundaries)
     for position, layer in enumerate(layers):
         streamed = StreamedLayer(
             layer=layer,
@@ -90,6 +98,7 @@ def attach(
             rules=rules,
             model=model,
             travelling=travelling,
+            boundaries=boundaries,
         )
         layer.forward = _forward(streamed, drop)
     return attachment

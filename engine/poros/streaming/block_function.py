@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from poros.streaming.ambient import Ambient, RandomState, random_state_restored
+from poros.streaming.boundaries import Boundary, boundary_of
 from poros.streaming.call_parts import Call, Drop, Frame, Parts
 from poros.streaming.graph_check import refuse_foreign_leaves
 from poros.streaming.refusals import refuse_inputs, refuse_lost_results, refuse_writes
@@ -122,7 +123,8 @@ class _BlockFunction(torch.autograd.Function):
         inputs = tensors[: len(visit.requires_grad)]
         visit.streamed.bind(direction=1)
         versions = [tensor._version for tensor in inputs]
-        results = visit.run(visit.detached(inputs))
+        with _leaving(visit.streamed, inputs) as boundary:
+            results = visit.run(visit.detached(inputs))
         _forget_casts(visit.streamed)
         if versions != [tensor._version for tensor in inputs]:
             raise RuntimeError("a streamed layer wrote into an input, as its recompute would again")
@@ -131,8 +133,9 @@ class _BlockFunction(torch.autograd.Function):
             *(out for out, res in zip(outputs, results, strict=True) if not res.requires_grad)
         )
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)  # the adapters too: autograd notices writes into them
-        ctx.visit = visit
+        # The adapters too: autograd notices writes into them.
+        ctx.save_for_backward(*(tensors if boundary is None else (boundary.token, *tensors[1:])))
+        ctx.visit, ctx.away = visit, boundary is not None
         return outputs
 
     @staticmethod
@@ -140,10 +143,17 @@ class _BlockFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         visit: Visit = ctx.visit
         streamed, num_inputs = visit.streamed, len(visit.requires_grad)
-        inputs = visit.detached(ctx.saved_tensors[:num_inputs])
+        saved = list(ctx.saved_tensors[:num_inputs])
+        boundary = boundary_of(saved[0]) if ctx.away else None
+        if boundary is not None:
+            saved[0] = boundary.arrive()
+        inputs = visit.detached(saved)
+        del saved
         if _trainable(streamed.layer).keys() != visit.adapters.keys():
             raise RuntimeError("adapters were switched on or off between forward and backward")
         streamed.bind(direction=-1)
+        if boundary is not None:
+            boundary.fetch_before()  # after the next block, which is needed as early and is larger
         with (
             visit.ambient.entered(streamed.layer),
             random_state_restored(visit.random, streamed.device),
@@ -167,6 +177,15 @@ def side_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> Sequence
     """
     del visit
     return gradients
+
+
+def _leaving(
+    streamed: StreamedLayer, inputs: Sequence[Tensor]
+) -> contextlib.AbstractContextManager[Boundary | None]:
+    """Send the hidden states to the host meanwhile, if that is where they wait for backward."""
+    if streamed.boundaries is None or not inputs:
+        return contextlib.nullcontext()
+    return streamed.boundaries.leaving(inputs[0])
 
 
 def _trained_inputs(streamed: StreamedLayer, adapters: Adapters) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from poros.errors import PorosModelError
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import Boundaries
 from poros.streaming.travelling import TravellingAdapters
 
 
@@ -42,6 +43,7 @@ class StreamedLayer:
         rules: What it is declared to take and give.
         model: The model around it, if known: it names tensors in errors.
         travelling: The adapters that come with the blocks, if they do.
+        boundaries: Where its hidden states wait for the backward; None: on the device.
         checked: Whether a first visit found nothing undeclared.
     """
 
@@ -55,6 +57,7 @@ class StreamedLayer:
     rules: SideRules
     model: nn.Module | None = None
     travelling: TravellingAdapters | None = None
+    boundaries: Boundaries | None = None
     checked: bool = False
 
     def bind(self, *, direction: int, wrap: bool = False) -> None:

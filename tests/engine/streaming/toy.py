@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import Boundaries
 
 CPU = torch.device("cpu")
 WIDTH = 8
@@ -81,6 +82,7 @@ def stream(
     poison: bool = False,
     rules: SideRules = DECLARED,
     resident: tuple[int, ...] = (),
+    boundaries: bool = False,
 ) -> tuple[BlockManager, Attachment]:
     layers = list(model.layers)
     groups = [layers[i : i + layers_per_block] for i in range(0, len(layers), layers_per_block)]
@@ -103,6 +105,7 @@ def stream(
         preserve_rng=preserve_rng,
         rules=rules,
         model=model,
+        boundaries=Boundaries(manager, device=CPU) if boundaries else None,
     )
     return manager, attachment
 
