@@ -83,4 +83,5 @@ def memory_plan(vram_budget: float | str) -> MemoryPlan:
         embeddings_on_host=smallest,
         moments_on_host=smallest,
         adapters_on_host=smallest,
+        boundaries_on_host=smallest,
     )

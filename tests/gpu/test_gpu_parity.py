@@ -49,7 +49,9 @@ def test_the_smallest_budget_has_the_resident_bits_on_the_device(tmp_path):
     assert cell.head_on_host
     end = outcome.arms["streamed"][cell.name].end
     assert all(group["pinned"] and group["device_bytes"] == 0 for group in end["holdings"])
-    assert end["streaming_proof"]["num_visits"] == cell.num_steps * cell.accumulation
+    num_passes = cell.num_steps * cell.accumulation
+    assert end["streaming_proof"]["num_visits"] == num_passes
+    assert end["streaming_proof"]["num_boundary_stores"] == num_passes * 6
 
 
 FAMILIES = "qwen3_5,gemma2,gemma3_text,gemma4,phi3,gpt_neox"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
     """Memory, and what the link had to carry."""
+    boundaries = streamed.attachment.boundaries
     found: dict[str, Any] = {
         "num_passes": num_passes,
         "host_rss_bytes": psutil.Process().memory_info().rss,
@@ -29,6 +30,7 @@ def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
         "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
         "resident_bytes": streamed.base.resident_bytes - streamed.ends.num_bytes,
         "host_ends_bytes": streamed.ends.num_bytes,
+        "host_boundary_bytes": boundaries.host_bytes if boundaries is not None else 0,
         "holdings": [asdict(held) for held in streamed.optimizer.holdings(streamed.params)],
     }
     if streamed.device.type == "cuda":

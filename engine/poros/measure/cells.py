@@ -102,8 +102,10 @@ ON_HOST: tuple[tuple[str, Row], ...] = (
     ("adapters_on_host", {"autocast": "bfloat16", "accumulation": 2, "compile": False}),
     ("adapters_on_host", {"accumulation": 2, "compile": True}),
     ("moments_on_host", {"adapter_dtype": "float32", "compile": False}),
+    ("boundaries_on_host", {"accumulation": 2, "autocast": "bfloat16"}),
+    ("boundaries_on_host", {"compile": True}),
 )
-"""What of the optimizer's state some rows have on the host, and which: the first like this."""
+"""What some rows have on the host, and which rows: the first like this that has nothing there."""
 
 
 def with_state_on_host(rows: Sequence[Row]) -> list[Row]:

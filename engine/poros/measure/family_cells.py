@@ -40,6 +40,7 @@ class _Way:
     adapters_on_host: bool = False
     some_resident: bool = False
     """Every fourth block, at least one."""
+    boundaries_on_host: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +57,7 @@ _DENSE = _Way(
     autocast="bfloat16",
     ends_on_host=True,
     adapters_on_host=True,
+    boundaries_on_host=True,
 )
 _DENSE_PADDED = _Way(
     precision="bf16", form="padding", block_size=1, moments_on_host=True, some_resident=True
@@ -123,6 +125,7 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
             block_size=way.block_size,
             moments_on_host=way.moments_on_host,
             adapters_on_host=way.adapters_on_host,
+            boundaries_on_host=way.boundaries_on_host,
             resume_at=resume_at(request) if way.interrupted else None,
         )
         for way in _ways(model)

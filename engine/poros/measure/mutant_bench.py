@@ -61,7 +61,7 @@ class Setting:
     """What happens around the steps, by its name in `disturbances`."""
     note: Filter | None = None
     on_host: str = ""
-    """``moments`` or ``adapters`` (and moments)."""
+    """``moments``, ``adapters`` (and moments) or ``boundaries``."""
     num_resident: int = 0
     """Blocks with a place of their own, evenly spaced."""
 
@@ -104,8 +104,10 @@ class Bench:
         """Steps from the adapter's first values on a fresh ring."""
         cell = dataclasses.replace(
             self.cell, autocast=setting.autocast, num_steps=num_steps, use_cache=setting.use_cache,
-            moments_on_host=setting.on_host != "", adapters_on_host=setting.on_host == "adapters",
             resident=evenly_spaced(self.num_layers, setting.num_resident),
+            moments_on_host=setting.on_host in ("moments", "adapters"),
+            adapters_on_host=setting.on_host == "adapters",
+            boundaries_on_host=setting.on_host == "boundaries",
         )  # fmt: skip
         self._put_back(cell, compiled=setting.compile)
         recorder = Recorder(cell.name, None)

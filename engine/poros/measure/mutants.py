@@ -19,6 +19,7 @@ from torch import Tensor
 
 from poros.measure import mutant_bytes as data
 from poros.measure import mutant_patches as patches
+from poros.measure.boundary_mutants import BOUNDARIES_ON_HOST, BOUNDARY_MUTANTS
 from poros.measure.end_mutants import END_MUTANTS, with_ends_on_host
 from poros.measure.mutant_bench import (
     NUM_STEPS,
@@ -52,6 +53,7 @@ DISTURBED = {
     MOMENTS_ON_HOST: "moments on the host",
     ADAPTERS_ON_HOST: "adapters on the host",
     TWO_RESIDENT: "two blocks resident",
+    BOUNDARIES_ON_HOST: "hidden states on the host",
 }
 """What must change nothing, with every protection on."""
 
@@ -214,6 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *END_MUTANTS,
     *STATE_MUTANTS,
     *RESIDENT_MUTANTS,
+    *BOUNDARY_MUTANTS,
 )  # fmt: skip
 
 

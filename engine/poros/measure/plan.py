@@ -61,6 +61,7 @@ class Cell:
     adapters_on_host: bool = False
     """Weights and gradients; moments then are on the host too."""
     boundaries_on_host: bool = False
+    """Each layer's hidden states wait there for the layer's backward."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

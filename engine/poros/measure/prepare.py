@@ -108,7 +108,8 @@ def _interrupted(cells: Sequence[Cell]) -> set[int]:
     kinds: dict[object, int] = {}
     for number, cell in enumerate(cells):
         kinds.setdefault(cell.adapter_dtype, number)
-        kinds.setdefault((cell.moments_on_host, cell.adapters_on_host), number)
+        on_host = (cell.moments_on_host, cell.adapters_on_host, cell.boundaries_on_host)
+        kinds.setdefault(on_host, number)
     return set(kinds.values())
 
 

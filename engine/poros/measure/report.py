@@ -135,6 +135,7 @@ def _setting(cell: dict[str, Any]) -> str:
         "ends on the host" if cell["head_on_host"] else "",
         f"{len(cell['resident'])} resident" if cell.get("resident") else "",
         _state_on_host(cell),
+        "hidden states on the host" if cell["boundaries_on_host"] else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -32,6 +32,7 @@ from poros.measure.streaming_proof import proof, state_proof
 from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import boundaries_of
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
 from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
@@ -75,6 +76,7 @@ class StreamedModel:
             ends=self.ends.away(),
             visitor=self.head.visitor if self.head is not None else None,
             state=state_proof(self.optimizer, num_steps, num_passes),
+            boundaries=self.attachment.boundaries,
         )
 
 
@@ -175,6 +177,7 @@ def attach_ring(
             shared_states=base.architecture.shared_states,
         ),
         "model": base.model,
+        "boundaries": boundaries_of(memory_plan_of(cell), manager, device),
     }
     return attach(base.layers, manager, **settings | options)
 

@@ -10,6 +10,7 @@ from bitsandbytes.nn.modules import Linear4bit
 from torch import Tensor, nn
 
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import Boundaries
 from poros.streaming.visitor import Visitor
 from poros.training.host_adamw import HostAdamW
 from poros.training.optimizer import AdapterAdamW
@@ -72,10 +73,12 @@ def proof(
     ends: Mapping[str, Tensor] = MappingProxyType({}),
     visitor: Visitor | None = None,
     state: tuple[int, int] = (0, 0),
+    boundaries: Boundaries | None = None,
 ) -> dict[str, Any]:
     """Whether the layers' base tensors are absent from the device, and the copies as predicted.
 
     So are `ends`, which are on the host for good, and the visitor's block, copied once a pass.
+    Each layer's hidden states left once a pass and came back once.
 
     It empties ring and places: what still has elements afterwards was never streamed. Blocks that
     all have a slot are copied once and stay (``stays``): bits are compared, but no slot is used
@@ -87,6 +90,7 @@ def proof(
     manager.forget()
     tensors = dict(base_tensors(layers)) | dict(ends)
     num_visits = visitor.num_copies if visitor is not None else 0
+    travels = (boundaries.num_stores, boundaries.num_fetches) if boundaries is not None else (0, 0)
     present = [name for name, tensor in tensors.items() if tensor.numel()]
     reason = ""
     if not tensors:
@@ -97,6 +101,8 @@ def proof(
         reason = f"{manager.num_copies} copies, {predicted} predicted"
     elif visitor is not None and num_visits != num_passes:
         reason = f"{num_visits} visits of the head, {num_passes} predicted"
+    elif boundaries is not None and travels != (num_passes * len(layers),) * 2:
+        reason = f"hidden states left and came back {travels}, not {len(layers)} times a pass"
     elif state[0] != state[1]:
         reason = f"trained state went home {state[0]} times, {state[1]} predicted"
     return {
@@ -113,4 +119,5 @@ def proof(
         "num_resident": num_resident,
         "num_visits": num_visits,
         "num_state_stores": state[0],
+        "num_boundary_stores": travels[0],
     }

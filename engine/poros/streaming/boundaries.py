@@ -32,6 +32,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from poros.memory_plan import MemoryPlan
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.device_slots import Slot
 from poros.streaming.host_memory import HostBuffer
@@ -70,7 +71,8 @@ class CudaBackLane:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             host.copy_(source, non_blocking=True)
-            return self._stream.record_event()
+            event: torch.cuda.Event = self._stream.record_event()
+        return event
 
     def wait(self, ticket: torch.cuda.Event) -> None:
         """Let the compute stream stand until the copy has ended."""
@@ -84,11 +86,11 @@ class Boundary:
         self, owner: Boundaries, hidden: Tensor, buffer: HostBuffer, before: Boundary | None
     ) -> None:
         """Use `Boundaries.leaving`."""
-        self._owner, self._buffer, self._slot = owner, buffer, None
+        self._owner, self._buffer = owner, buffer
+        self._slot: Slot | None = None
         self._before = None if before is None else weakref.ref(before)
         self._dtype, self._shape, self._stride = hidden.dtype, hidden.shape, hidden.stride()
         self.num_bytes = hidden.numel() * hidden.element_size()
-        self._slot: Slot | None
 
     @property
     def host(self) -> Tensor:
@@ -119,7 +121,8 @@ class Boundary:
         slot, self._slot = self._slot, None
         assert slot is not None
         self._owner.lane.wait(slot)
-        return slot.buffer.view(self._dtype).as_strided(self._shape, self._stride)
+        hidden: Tensor = slot.buffer.view(self._dtype).as_strided(self._shape, self._stride)
+        return hidden
 
     def __del__(self) -> None:
         """Give the buffer to the next boundary, and the room on the device back."""
@@ -213,6 +216,11 @@ class Boundaries:
         buffer.register()
         self.host_bytes += num_bytes
         return buffer
+
+
+def boundaries_of(plan: MemoryPlan, ring: BlockManager, device: torch.device) -> Boundaries | None:
+    """The buffers of a ring's layers, if the plan has boundaries on the host."""
+    return Boundaries(ring, device=device) if plan.boundaries_on_host else None
 
 
 def boundary_of(token: Tensor) -> Boundary:

@@ -24,6 +24,7 @@ from poros.memory_plan import memory_plan
 from poros.run_folder import RunFolder
 from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import boundaries_of
 from poros.training.checkpoint import (
     TrainerState,
     load_checkpoint,
@@ -284,6 +285,7 @@ class Assembly:
             ),
             model=self.model,
             travelling=travelling_adapters(self.optimizer),
+            boundaries=boundaries_of(self.plan, manager, self.device),
         )
         prefetch = config.enable_prefetch and self.plan.head_prefetch
         self.ends.attach(self.base.model, manager, prefetch=prefetch, emit=self.around.emit)

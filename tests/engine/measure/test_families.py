@@ -44,6 +44,7 @@ def test_a_family_is_run_on_both_bases_in_every_form_that_it_can_take(outcome):
         assert (dense.precision, dense.autocast, dense.block_size) == ("bf16", "bfloat16", 3)
         assert dense.streamed_folder.endswith("whole")
         assert dense.adapters_on_host
+        assert dense.boundaries_on_host
         assert named[f"{family}/bf16/padding"].moments_on_host
         assert named[f"{family}/nf4/padding"].resume_at is not None
     for cell in outcome.plan.cells:

@@ -4,6 +4,7 @@ import torch
 from poros.measure.streaming_proof import predicted_copies, proof
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import Boundaries
 
 CPU = torch.device("cpu")
 
@@ -53,3 +54,18 @@ def test_resident_blocks_are_copied_once_and_the_ring_passes_them_by(
 def test_blocks_that_all_have_a_slot_are_said_to_stay(num_blocks, stays):
     shown = proof([], ring(num_blocks, 2), num_blocks=num_blocks, num_passes=1)
     assert shown["stays"] is stays
+
+
+def test_hidden_states_that_did_not_come_back_prove_nothing():
+    layers = [torch.nn.Linear(4, 4) for _ in range(2)]
+    manager = ring(2, 2)
+    boundaries = Boundaries(manager, device=CPU)
+
+    def shown() -> str:
+        return proof(layers, manager, num_blocks=2, num_passes=0, boundaries=boundaries)["reason"]
+
+    with boundaries.leaving(torch.ones(3)) as boundary:
+        pass
+    assert "hidden states left and came back (1, 0)" in shown()
+    boundary.arrive()
+    assert "hidden states left and came back (1, 1)" in shown()

@@ -134,7 +134,9 @@ def test_one_boundary_comes_ahead_and_leaves_after_its_backward(monkeypatch) -> 
     model(some_hidden()).backward()
     assert present[:NUM_LAYERS] == [(0, 0)] * NUM_LAYERS
     brought = [min(k + 2, NUM_LAYERS) for k in range(NUM_LAYERS)]
-    assert present[NUM_LAYERS:] == [(n, 2 if k < NUM_LAYERS - 1 else 1) for k, n in enumerate(brought)]
+    assert present[NUM_LAYERS:] == [
+        (n, 2 if k < NUM_LAYERS - 1 else 1) for k, n in enumerate(brought)
+    ]
     gc.collect()
     assert sum(ref() is not None for ref in slots) == 0
 
