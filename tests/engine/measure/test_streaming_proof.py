@@ -57,15 +57,20 @@ def test_blocks_that_all_have_a_slot_are_said_to_stay(num_blocks, stays):
 
 
 def test_hidden_states_that_did_not_come_back_prove_nothing():
-    layers = [torch.nn.Linear(4, 4) for _ in range(2)]
     manager = ring(2, 2)
     boundaries = Boundaries(manager, device=CPU)
 
-    def shown() -> str:
-        return proof(layers, manager, num_blocks=2, num_passes=0, boundaries=boundaries)["reason"]
+    def reason() -> str:
+        for index in range(2):
+            manager.bind(index)
+        layers, away = [torch.nn.Identity()], {"away": torch.empty(0)}
+        manager.num_copies = 2
+        shown = proof(layers, manager, num_blocks=2, num_passes=1, ends=away, boundaries=boundaries)
+        return shown["reason"]
 
+    assert "hidden states left and came back (0, 0)" in reason()
     with boundaries.leaving(torch.ones(3)) as boundary:
         pass
-    assert "hidden states left and came back (1, 0)" in shown()
+    assert "hidden states left and came back (1, 0)" in reason()
     boundary.arrive()
-    assert "hidden states left and came back (1, 1)" in shown()
+    assert reason() == ""
