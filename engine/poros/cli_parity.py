@@ -15,6 +15,27 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _FOLDER = click.Path(path_type=Path)
 _COUNT = click.IntRange(min=1)
 
+
+class _Budget(click.ParamType[float | str]):
+    """``auto``, ``min`` or a number above 0."""
+
+    name = "auto|min|GB"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        """The word, or the number."""
+        if value in ("auto", "min"):
+            return str(value)
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf"):
+            self.fail(f"{value!r} is neither auto nor min nor a number of GB", param, ctx)
+        return number
+
+
 _OPTIONS = (
     click.option("--demo", is_flag=True, help="The demo's model, in all the ways the gate covers."),
     click.option(
@@ -73,7 +94,9 @@ _SHAPE_OPTIONS = (
         help="Hard limit on the streamed arm's device memory, in GB of 1e9 bytes.",
     ),
     click.option(
-        "--vram-budget", type=click.Choice(["auto", "min"]), help="The streamed arm's setting."
+        "--vram-budget",
+        type=_Budget(),
+        help="The streamed arm's: auto (the bare ring), min, or GB of the card.",
     ),
     click.option(
         "--memory-map",

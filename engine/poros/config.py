@@ -93,11 +93,11 @@ class PorosConfig(BaseModel):
     block_size: Annotated[int, Field(ge=1, le=_LARGEST_COUNT)] | None = _in("streaming", None)
     """Layers that travel together; null is 1, the least memory. Changes no bit of the result."""
     num_slots: Annotated[int, Field(ge=2, le=_LARGEST_COUNT)] = _in("streaming", 2)
-    """Blocks that have room on the device at once. Changes no bit of the result."""
+    """Travelling blocks on the device at once; vram_budget says which stay. Changes no bit."""
     enable_prefetch: bool = _in("streaming", True)
     """Copies the next block while this one computes. Changes no bit of the result."""
     vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
-    """GB of the card for blocks; auto leaves it to num_slots, min has there only what computes."""
+    """GB of the card for tensors; auto: what is free, min: the least. It changes no bit."""
     preserve_rng_state: bool = _in("streaming", True)
     """Draws the same dropout in the recompute as in the forward pass."""
     freeze_embeddings: bool = _in("streaming", True)

@@ -96,6 +96,46 @@ class DataPrepared(Event):
 
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlanMade(Event):
+    """What of the run will lie where, and what is expected of it.
+
+    ``peak_bytes`` is the allocator's, ``device_bytes`` what the process takes of the card; both are
+    0 without a card. ``step_s`` None: unknown. ``from_measured``: a run of this plan is known.
+    """
+
+    name: ClassVar[str] = "plan_made"
+    num_blocks: int
+    resident: list[int]
+    num_slots: int
+    on_host: list[str]
+    head_prefetch: bool
+    num_rows: int
+    budget_bytes: int | None
+    peak_bytes: int
+    peak_phase: str
+    device_bytes: int
+    copied_bytes: int
+    step_s: float | None
+    bottleneck: str
+    from_measured: bool
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanMeasured(Event):
+    """What the first steps took, in place of what was expected."""
+
+    name: ClassVar[str] = "plan_measured"
+    step: int
+    peak_bytes: int
+    reserved_bytes: int
+    step_s: float
+    expected_peak_bytes: int
+    expected_step_s: float | None
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelLoaded(Event):
     """Where the model's bytes lie."""
 

@@ -1,8 +1,10 @@
-"""A memory map for people: its groups as lines of a table, the largest first."""
+"""A memory map and a plan for people, as lines; of the map, the largest groups first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from poros.events import Event, PlanMade, PlanMeasured
 
 SMALL_PART = 0.002
 """Groups below this part of the whole are one line together."""
@@ -25,6 +27,43 @@ def map_lines(
     if not activations_seen:
         lines.append("  (what lies there for the whole run; activations are not seen here)")
     return [*lines, "on the host:", *_table(host_bytes, "together")]
+
+
+def plan_lines(event: Event) -> list[str]:
+    """What is said of a plan: when made and when measured; of other events nothing."""
+    if isinstance(event, PlanMade):
+        return _made(event)
+    return [_measured(event)] if isinstance(event, PlanMeasured) else []
+
+
+def _made(plan: PlanMade) -> list[str]:
+    place = f"{len(plan.resident)} of {plan.num_blocks} blocks resident"
+    place += f", {plan.num_slots} slots" if plan.num_slots else ""
+    if plan.on_host:
+        place += f"; on the host: {', '.join(plan.on_host)}"
+    lines = [f"plan: {place}"]
+    if plan.peak_bytes:
+        budget = f" of {_gb(plan.budget_bytes)}" if plan.budget_bytes is not None else ""
+        how = "measured before" if plan.from_measured else "expected"
+        time = f", {plan.step_s:.2f} s/step" if plan.step_s is not None else ""
+        lines.append(
+            f"  {how}: peak {_gb(plan.peak_bytes)}{budget} ({plan.peak_phase}),"
+            f" {_gb(plan.device_bytes)} of the card{time}; bottleneck {plan.bottleneck}"
+        )
+    return lines
+
+
+def _measured(found: PlanMeasured) -> str:
+    peak, time = "", f"{found.step_s:.2f} s/step"
+    if found.peak_bytes:
+        peak = f"peak {_gb(found.peak_bytes)} ({_gb(found.expected_peak_bytes)} expected), "
+    if found.expected_step_s is not None:
+        time += f" ({found.expected_step_s:.2f} expected)"
+    return f"measured: {peak}{time}"
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
 
 
 def _table(groups: Mapping[str, int], sum_name: str) -> list[str]:

@@ -11,7 +11,7 @@ from poros import events
 from poros.config import PorosConfig
 from poros.errors import escape_control
 from poros.events import Event
-from poros.memory_lines import map_lines
+from poros.memory_lines import map_lines, plan_lines
 
 PLAIN_EVERY_S = 10.0
 """In a pipe a line comes at least this often while steps are made."""
@@ -212,7 +212,7 @@ def _sentences(
         case events.RunFinished():
             return summary(event, config, loaded, on_cpu=on_cpu)
         case _:
-            return []
+            return plan_lines(event)
 
 
 def _map_lines(event: events.MemoryMapped) -> list[str]:

@@ -150,7 +150,7 @@ ROWS: dict[str, Row] = {
     ),
     "vram_budget": Row(
         0.1,
-        lambda a, b: [loaded(s).num_slots for s in (a, b)] == [2, 3],
+        lambda a, b: [loaded(s).num_slots for s in (a, b)] == [2, 0],
         base={"device": "auto"},
         same_bits=True,
     ),

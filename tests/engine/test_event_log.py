@@ -11,7 +11,7 @@ import pytest
 from poros import failpoints
 from poros.errors import PorosStorageError
 from poros.event_log import EventLog, read_events, read_lines
-from poros.events import MemoryMapped, Warned
+from poros.events import MemoryMapped, PlanMade, PlanMeasured, Warned
 
 WRITE_FOR_EVER = """
 import sys
@@ -48,6 +48,22 @@ def test_a_memory_map_comes_back_as_it_was(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as log:
         log.append(mapped)
     assert list(read_events(tmp_path / "events.jsonl")) == [mapped]
+
+
+def test_plans_and_what_was_measured_come_back_as_they_were(tmp_path):
+    made = PlanMade(
+        num_blocks=4, resident=[1, 3], num_slots=2, on_host=["head"], head_prefetch=True,
+        num_rows=64, budget_bytes=None, peak_bytes=5, peak_phase="loss", device_bytes=6,
+        copied_bytes=7, step_s=None, bottleneck="unknown", from_measured=False,
+    )  # fmt: skip
+    measured = PlanMeasured(
+        step=3, peak_bytes=5, reserved_bytes=6, step_s=0.5, expected_peak_bytes=4,
+        expected_step_s=0.25,
+    )  # fmt: skip
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.append(made)
+        log.append(measured)
+    assert list(read_events(tmp_path / "events.jsonl")) == [made, measured]
 
 
 def test_a_torn_tail_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_path):

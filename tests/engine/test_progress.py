@@ -111,6 +111,36 @@ def test_a_stopped_run_says_how_to_go_on(changes, expected):
     assert expected in text
 
 
+def plan(**changes):
+    values = {
+        "num_blocks": 28, "resident": [7, 20], "num_slots": 2, "on_host": ["head", "moments"],
+        "head_prefetch": True, "num_rows": 512, "budget_bytes": 3 * 10**9,
+        "peak_bytes": 2_900_000_000, "peak_phase": "loss", "device_bytes": 3_970_000_000,
+        "copied_bytes": 10**10, "step_s": 0.456, "bottleneck": "the link", "from_measured": False,
+    }  # fmt: skip
+    return events.PlanMade(**values | changes)
+
+
+def test_a_plan_says_what_lies_where_and_what_is_expected():
+    assert show(io.StringIO(), plan()).splitlines() == [
+        "plan: 2 of 28 blocks resident, 2 slots; on the host: head, moments",
+        "  expected: peak 2.90 GB of 3.00 GB (loss), 3.97 GB of the card, 0.46 s/step;"
+        " bottleneck the link",
+    ]
+    without_card = plan(peak_bytes=0, step_s=None, on_host=[])
+    assert show(io.StringIO(), without_card) == "plan: 2 of 28 blocks resident, 2 slots\n"
+
+
+def test_measured_values_stand_beside_what_was_expected():
+    measured = events.PlanMeasured(
+        step=3, peak_bytes=28 * 10**8, reserved_bytes=3 * 10**9, step_s=0.5,
+        expected_peak_bytes=29 * 10**8, expected_step_s=0.456,
+    )  # fmt: skip
+    assert show(io.StringIO(), measured) == (
+        "measured: peak 2.80 GB (2.90 GB expected), 0.50 s/step (0.46 expected)\n"
+    )
+
+
 def test_json_lines_pass_through_as_they_are():
     stdout = io.StringIO()
     JsonPrinter(stdout)(step(1), '{"event": "x"}\n')

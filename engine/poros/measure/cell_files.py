@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -20,7 +19,6 @@ from poros.loading.text_part import open_source
 from poros.measure import materials
 from poros.measure.plan import Cell, warmed_up_rates
 from poros.measure.request import Request
-from poros.memory_plan import memory_plan
 
 LEARNING_RATE = 1e-3
 
@@ -65,13 +63,6 @@ def make_cell(
         num_steps=request.num_steps,
         **settings,
     )
-
-
-def on_host(vram_budget: float | str) -> dict[str, Any]:
-    """The fields of a cell that follow from the setting ``vram_budget``; slots are asked for."""
-    fields = dataclasses.asdict(memory_plan(vram_budget))
-    del fields["num_slots"]
-    return fields
 
 
 def open_checkpoint(folder: Path) -> ByteSource:

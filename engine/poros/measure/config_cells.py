@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,17 @@ from torch import Tensor
 from poros.config import PorosConfig
 from poros.data.batches import Batch
 from poros.errors import PorosConfigError
-from poros.loading.base_model import DENSE_DTYPES
+from poros.loading.base_model import DENSE_DTYPES, BaseModel
 from poros.loading.byte_source import ByteSource
 from poros.loading.text_part import TextPart
-from poros.measure.cell_files import load_base, make_cell, on_host, resume_at, silent
+from poros.measure.cell_files import load_base, make_cell, resume_at, silent
 from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
-from poros.training.assembly import make_batches, num_slots
+from poros.memory_planner import choose
+from poros.training.assembly import make_batches
 from poros.training.inputs import read_inputs
 from poros.training.optimizer import learning_rate_at
+from poros.training.planning import HEADROOM, fixed_plan, longest_rows, model_sizes, step_shape
 
 
 def config_cells(request: Request) -> list[Cell]:
@@ -44,7 +48,6 @@ def config_cells(request: Request) -> list[Cell]:
     )
     # Weights that need no quantising have no cache entry: both arms read the model's own folder.
     base_folder = base.cache_entry or _own_folder(inputs.source)
-    slot_bytes = max(block.num_bytes for block in base.blocks)
     batches = make_batches(config, inputs)
     path = Path(request.folder) / "batches" / "config.safetensors"
     accumulation = write_steps(path, [batches.next_step() for _ in range(request.num_steps)])
@@ -52,10 +55,25 @@ def config_cells(request: Request) -> list[Cell]:
     cell = make_cell(
         request, "config", base_folder, model_config, path,
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_target_modules,
-        accumulation=accumulation, num_slots=num_slots(config, slot_bytes),
-        **_settings(config, request),
+        accumulation=accumulation, **_settings(config, request),
+        **planned(config, base, [len(sample) for sample in inputs.train.samples]),
     )  # fmt: skip
     return [cell]
+
+
+def planned(config: PorosConfig, base: BaseModel, lengths: Sequence[int]) -> dict[str, Any]:
+    """The fields of a cell that the config's plan fills.
+
+    With ``auto`` that is the bare ring, however much is free here: a run that is resident would
+    prove nothing.
+    """
+    plan = fixed_plan(config)
+    if isinstance(config.vram_budget, float):
+        step = step_shape(config, longest_rows(config, lengths))
+        budget_bytes = round(config.vram_budget * HEADROOM * 1e9)
+        sizes = model_sizes(base, config)
+        plan = choose(budget_bytes, sizes, step, num_slots=config.num_slots).plan
+    return dataclasses.asdict(plan)
 
 
 def _own_folder(source: ByteSource) -> Path:
@@ -101,7 +119,6 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "prefetch": config.enable_prefetch,
         "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
-        **on_host(config.vram_budget),
     }
 
 

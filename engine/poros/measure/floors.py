@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from poros.loading.base_model import BaseModel
+from poros.training.rates import link_rate, multiply_rate
 
-_LINK_BYTES = 64 * 2**20
-_REPEATS = 8
 _PASSES_LAYER = 3
 _PASSES_HEAD = 2
 
@@ -28,14 +27,14 @@ def floors(
     """Both floors of one step and what they were computed from; empty on the CPU."""
     if device.type != "cuda":
         return {}
-    link_bytes_per_s = _link_rate(device)
+    link_bytes_per_s = link_rate(device)
     layer_weights = sum(_num_weights(layer) for layer in base.layers)
     head = base.model.get_output_embeddings()
     head_weights = head.weight.numel() if isinstance(head, nn.Linear) else 0
     num_products = layer_weights * _PASSES_LAYER + head_weights * _PASSES_HEAD
     operations = 2.0 * tokens_per_step * num_products
     config = base.model.config.get_text_config()
-    rate = _multiply_rate(device, tokens_per_step, config.hidden_size, config.intermediate_size)
+    rate = multiply_rate(device, tokens_per_step, config.hidden_size, config.intermediate_size)
     return {
         "copied_bytes_per_step": copied_bytes_per_step,
         "link_bytes_per_s": link_bytes_per_s,
@@ -54,28 +53,3 @@ def _num_weights(layer: nn.Module) -> int:
         if state is not None:
             total += state.shape[0] * state.shape[1]
     return total
-
-
-def _link_rate(device: torch.device) -> float:
-    host = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty_like(host, device=device)
-    seconds = _timed(lambda: there.copy_(host, non_blocking=True))
-    return _LINK_BYTES / seconds
-
-
-def _multiply_rate(device: torch.device, tokens: int, hidden: int, mlp: int) -> float:
-    x_TD = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
-    w_DF = torch.randn(hidden, mlp, dtype=torch.bfloat16, device=device)
-    seconds = _timed(lambda: x_TD @ w_DF)
-    return 2.0 * tokens * hidden * mlp / seconds
-
-
-def _timed(work: Any) -> float:
-    work()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(_REPEATS):
-        work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1000 / _REPEATS

@@ -53,8 +53,8 @@ class Request:
     """Folder of the one that reads the chat data, for the variants that have it."""
     num_parallel: int | None = None
     """Processes at a time; None: on a GPU one, so that times are each arm's own."""
-    vram_budget: str = "auto"
-    """Of the streamed arm of a ``shape``: ``min`` keeps on the device only what computes."""
+    vram_budget: float | str = "auto"
+    """Of the streamed arm of a ``shape``: ``auto`` is the bare ring, otherwise as in a config."""
     cap_bytes: int | None = None
     memory_map: bool = False
     """The streamed arm maps its memory."""

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from poros.config import PorosConfig
 from poros.data.batches import StepBatches
 from poros.data.load import load_data
 from poros.errors import PorosConfigError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
 from poros.measure import materials
-from poros.measure.cell_files import make_cell, on_host, quantised, resume_at, silent
-from poros.measure.config_cells import write_steps
+from poros.measure.cell_files import load_base, make_cell, resume_at, silent
+from poros.measure.config_cells import planned, write_steps
 from poros.measure.plan import Cell
 from poros.measure.request import Request
 from poros.measure.shapes import shape_config
@@ -54,13 +55,17 @@ def shape_cells(request: Request) -> list[Cell]:
     if request.through_files:
         write_checkpoint(source, folder / "checkpoint", device=torch.device(request.device))
         source = SafetensorsSource(folder / "checkpoint")
-    nf4_folder = quantised(source, request)
+    base = load_base(source, request)
+    nf4_folder = base.cache_entry
+    assert nf4_folder is not None, "the NF4 folder could not be written"
     settings = {
         key: getattr(request, key)
         for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
                     "num_timing_steps", "gradient_checkpointing")
     }  # fmt: skip
-    settings |= on_host(request.vram_budget) | {"resume_at": resume_at(request)}
+    settings |= {"resume_at": resume_at(request)} | planned(
+        _as_config(request), base, [request.seq_len]
+    )
     cells = []
     for variant, form in forms.items():
         path = _batches(request, form, config["vocab_size"])
@@ -68,6 +73,20 @@ def shape_cells(request: Request) -> list[Cell]:
         given = settings | VARIANTS[variant]
         cells.append(make_cell(request, name, nf4_folder, config, path, rank=RANK, **given))
     return cells
+
+
+def _as_config(request: Request) -> PorosConfig:
+    """The settings of the shape's run that a plan depends on."""
+    budget: Any = request.vram_budget
+    return PorosConfig(
+        vram_budget=budget,
+        num_slots=request.num_slots,
+        lora_rank=RANK,
+        lora_dropout=request.dropout,
+        per_device_batch_size=request.batch_size,
+        gradient_accumulation_steps=request.accumulation,
+        autocast=request.autocast is not None,
+    )
 
 
 def _batches(request: Request, form: str, vocab_size: int) -> Path:

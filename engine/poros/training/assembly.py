@@ -20,7 +20,7 @@ from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
-from poros.memory_plan import memory_plan
+from poros.memory_plan import MemoryPlan
 from poros.run_folder import RunFolder
 from poros.streaming.attach import SideRules, attach
 from poros.streaming.block_manager import BlockManager
@@ -41,6 +41,7 @@ from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import learning_rate_at
+from poros.training.planning import PlanWatch, longest_rows, plan_run
 from poros.training.resume import ResumePoint
 from poros.training.run_inputs import device_inputs, versions
 from poros.training.samples import AnswerCache, answer
@@ -103,8 +104,8 @@ class Assembly:
         """Load the base, attach adapters and ring, and take the state of ``point``."""
         self.config, self.inputs, self.around, self._point = config, inputs, around, point
         self.device = inputs.device
-        self.plan = memory_plan(config.vram_budget)
         self.base = self._load_base()
+        self.plan = self._make_plan(batches)
         self.ends = take_ends(self.base, self.plan, self.device)
         place_ends(self.base, self.device, without=self.ends.paths)
         self.model = self._attach_adapter()
@@ -233,6 +234,24 @@ class Assembly:
     def _autocast_dtype(self) -> torch.dtype | None:
         return torch.bfloat16 if self.config.autocast else None
 
+    def _make_plan(self, batches: StepBatches) -> MemoryPlan:
+        lengths = [len(sample) for sample in self.inputs.train.samples]
+        planned = plan_run(
+            self.config,
+            self.base,
+            device=self.device,
+            num_rows=longest_rows(self.config, lengths),
+            emit=self.around.emit,
+        )
+        self._watch = PlanWatch(
+            planned, steps_per_epoch=batches.steps_per_epoch, emit=self.around.emit
+        )
+        return planned.plan
+
+    def _emit_trained(self, event: Event) -> None:
+        self.around.emit(event)
+        self._watch.hear(event)
+
     def _load_base(self) -> BaseModel:
         config = self.config
         return load_base_model(
@@ -268,7 +287,7 @@ class Assembly:
         manager = BlockManager(
             blocks,
             device=self.device,
-            num_slots=num_slots(config, max(block.num_bytes for block in blocks)),
+            num_slots=self.plan.num_slots,
             prefetch=config.enable_prefetch,
             resident=self.plan.resident,
         )
@@ -326,7 +345,7 @@ class Assembly:
             checkpoints=keeper,
             evaluate=self.evaluate,
             meter=Meter(self.device, self.manager, self.optimizer),
-            emit=self.around.emit,
+            emit=self._emit_trained,
             control=self.around.control,
             logs=self.around.run.logs,
             step=point.state.step if point is not None else 0,
@@ -354,12 +373,3 @@ class Assembly:
                 key_mapping=part.key_mapping if part else {},
             )
         )
-
-
-def num_slots(config: PorosConfig, slot_bytes: int) -> int:
-    """Slots of the ring: those asked for, the fewest, or as many as ``vram_budget`` GB hold."""
-    if config.vram_budget == "min":
-        return 2
-    if isinstance(config.vram_budget, str):
-        return config.num_slots
-    return max(config.num_slots, int(config.vram_budget * 1e9 // slot_bytes))

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from poros.config import PorosConfig
-from poros.errors import PorosConfigError, PorosHubError
+from poros.errors import PorosConfigError, PorosHubError, PorosOOMError
 from poros.loading.nf4_cache import MANIFEST
 from poros.measure.cell_files import make_cell
 from poros.measure.config_cells import config_cells
@@ -17,6 +17,7 @@ from poros.measure.gate import run_gate, run_parity
 from poros.measure.reference import open_model
 from poros.measure.request import Request
 from poros.measure.streamed_arm import open_streamed
+from tests.engine.measure.conftest import NUM_LAYERS
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -62,13 +63,15 @@ def test_what_may_change_bits_and_what_may_not_reaches_the_cell(settings, tmp_pa
     assert config["quantization_config"]["bnb_4bit_compute_dtype"] == "float32"
 
 
-def test_a_budget_in_gb_is_slots_of_the_configs_own_blocks(settings, tmp_path):
-    budget = {"vram_budget": 0.001, "device": "auto"}
-    one, two = (
-        config_cells(asked(settings, tmp_path, **budget, block_size=size))[0].num_slots
-        for size in (1, 2)
-    )
-    assert one // 2 == two > 2
+def test_a_budget_in_gb_is_the_plan_that_fits_it(settings, tmp_path):
+    cells = [
+        config_cells(asked(settings, tmp_path, vram_budget=budget, device="auto"))[0]
+        for budget in ("auto", 1.0)
+    ]
+    assert [len(cell.resident) for cell in cells] == [0, NUM_LAYERS]
+    assert not any(cell.head_on_host for cell in cells)
+    with pytest.raises(PorosOOMError, match="the smallest plan needs"):
+        config_cells(asked(settings, tmp_path, vram_budget=0.001, device="auto"))
 
 
 def test_both_arms_follow_a_configs_settings(settings, tmp_path):

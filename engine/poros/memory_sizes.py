@@ -1,0 +1,220 @@
+"""What a run takes of the device under a plan, in bytes: from shapes alone, without torch.
+
+R rows of a micro-batch (samples x tokens), D model width, V vocabulary.
+
+[Note: what is known and what is estimated]
+Weights, slots, adapters and boundaries are counted and exact. What one layer has alive in its
+backward, and the loss's buffers, are estimated from what stock's modules save; the constants below
+say from what. Measured peaks of earlier runs correct them (`plan_history`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poros.memory_plan import FEWEST_SLOTS, MemoryPlan
+
+CONTEXT_BYTES = 900_000_000
+"""Of CUDA itself, beside the allocator: 0.8 to 0.9 GB on the cards measured so far."""
+WORKSPACE_BYTES = 2 * 32 * 2**20 + 13_000_000
+"""cuBLAS in its deterministic mode has 8 buffers of 4 MiB a thread that multiplies: forward's and
+backward's. The rest is what the peaks of 7B and 32B (docs/validation) leave after all that is
+counted here."""
+FRAGMENTATION = 1.06
+"""What the allocator reserves over what is allocated: 1.04 to 1.09 in docs/validation."""
+STOCK_LOSS_BYTES = 12
+"""For each logit at stock's loss: log-softmax, its gradient and the picked gradient, as floats; the
+peaks of 7B and 32B are these to 1 %."""
+LOGIT_BYTES = 2
+"""Of a logit that the exact loss keeps: its gradient takes its place."""
+CHUNKS_BYTES = 4 * 32 * 2**20
+"""Of the exact loss's chunk of rows: four buffers of at most 32 MiB."""
+SAVED_NORM_BYTES = 8
+"""For each element of the hidden states: both norms of a layer save a float copy."""
+SHORT_BYTES = 2
+FLOAT_BYTES = 4
+MOMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """One linear of a layer."""
+
+    num_inputs: int
+    num_outputs: int
+    adapted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """What of a model the plan depends on.
+
+    Attributes:
+        block_bytes: Of each block, as it travels.
+        num_layers: Decoder layers.
+        linears: Of the largest layer.
+        num_weights: Of all layers' linears, for arithmetic.
+        num_adapter_weights: Of the whole adapter.
+        adapter_weight_bytes: Of one of its weights.
+        hidden_size: D.
+        vocab_size: V.
+        head_bytes: The head, also where it is the embeddings' own tensor.
+        embedding_bytes: All embeddings.
+        tied: Whether the head is the embeddings' own tensor.
+        other_bytes: What else lies outside the layers.
+    """
+
+    block_bytes: tuple[int, ...]
+    num_layers: int
+    linears: tuple[LinearShape, ...]
+    num_weights: int
+    num_adapter_weights: int
+    adapter_weight_bytes: int
+    hidden_size: int
+    vocab_size: int
+    head_bytes: int
+    embedding_bytes: int
+    tied: bool
+    other_bytes: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be resident."""
+        return len(self.block_bytes)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """The adapter's weights; as much again are its gradients."""
+        return self.num_adapter_weights * self.adapter_weight_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """What of a step the plan depends on.
+
+    Attributes:
+        num_rows: R, of the longest micro-batch.
+        accumulation: Micro-batches of a step.
+        dropout: Whether adapters drop inputs.
+        short_adapters: Whether adapters multiply in 16 bits, under autocast or by their type.
+    """
+
+    num_rows: int
+    accumulation: int = 1
+    dropout: bool = True
+    short_adapters: bool = False
+
+
+def lasting_bytes(plan: MemoryPlan, sizes: ModelSizes) -> dict[str, int]:
+    """What lies on the device for the whole run, by group."""
+    travelling = [n for k, n in enumerate(sizes.block_bytes) if k not in plan.resident]
+    num_slots = min(plan.num_slots, len(travelling))
+    head = 0 if plan.head_on_host else sizes.head_bytes
+    embeddings = 0 if plan.embeddings_on_host else sizes.embedding_bytes
+    if sizes.tied and not plan.embeddings_on_host:
+        head = 0  # one tensor for both
+    weights, moments = sizes.adapter_bytes, MOMENTS * sizes.adapter_bytes
+    if plan.adapters_on_host:
+        # Slots for weights and for gradients.
+        weights = 2 * FEWEST_SLOTS * _largest_adapter(sizes)
+    if plan.moments_on_host or plan.adapters_on_host:
+        moments = 0
+    return {
+        "resident blocks": sum(sizes.block_bytes[k] for k in plan.resident),
+        "slots of the ring": num_slots * max(travelling, default=0),
+        "head": head,
+        "embeddings": embeddings,
+        "norms and the like": sizes.other_bytes,
+        "adapters": weights,
+        "moments": moments,
+        "workspaces": WORKSPACE_BYTES,
+    }
+
+
+def phase_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> dict[str, int]:
+    """What each phase of a step adds to what lasts; the peak is in the phase that adds most."""
+    boundary = step.num_rows * sizes.hidden_size * SHORT_BYTES
+    # On their way to the host and back, a few are on the device.
+    boundaries = boundary * (3 if plan.boundaries_on_host else sizes.num_layers)
+    gradients = 0 if plan.adapters_on_host else sizes.adapter_bytes
+    earlier = gradients if step.accumulation > 1 else 0
+    visit = sizes.head_bytes if plan.head_on_host else 0
+    layer = layer_bytes(sizes, step)
+    block_state = _largest_adapter(sizes) * MOMENTS
+    moments_on_host = plan.moments_on_host or plan.adapters_on_host
+    return {
+        "forward": boundaries + earlier + layer + (visit if plan.head_prefetch else 0),
+        "loss": boundaries + earlier + visit + loss_bytes(plan, sizes, step),
+        # The last layer's comes first: all boundaries are there, gradients only of former passes.
+        "backward": boundaries + earlier + layer,
+        "backward's end": boundary + gradients + layer,
+        "optimizer step": gradients
+        + (FEWEST_SLOTS * block_state + block_state if moments_on_host else sizes.adapter_bytes),
+    }
+
+
+def layer_bytes(sizes: ModelSizes, step: StepShape) -> int:
+    """The graph of one layer's recompute, and the weight that bitsandbytes unpacks beside it.
+
+    Each adapter saves its input in its own type, as a mask too where it drops some; the linears'
+    outputs are saved by what follows them (attention, the activation and its product).
+    """
+    adapter_bytes = SHORT_BYTES if step.short_adapters else FLOAT_BYTES
+    per_row = 0
+    for linear in sizes.linears:
+        per_row += SHORT_BYTES * linear.num_outputs
+        if linear.adapted:
+            per_row += (adapter_bytes + step.dropout) * linear.num_inputs
+    widest = max((linear.num_inputs for linear in sizes.linears), default=0)
+    per_row += SHORT_BYTES * (widest + sizes.hidden_size) + SAVED_NORM_BYTES * sizes.hidden_size
+    unpacked = max((x.num_inputs * x.num_outputs for x in sizes.linears), default=0)
+    return step.num_rows * per_row + SHORT_BYTES * unpacked
+
+
+def loss_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
+    """The logits and what the loss makes of them."""
+    num_logits = step.num_rows * sizes.vocab_size
+    if plan.head_on_host:
+        return LOGIT_BYTES * num_logits + min(CHUNKS_BYTES, 4 * FLOAT_BYTES * num_logits)
+    return STOCK_LOSS_BYTES * num_logits
+
+
+def peak_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
+    """The most that is allocated at once."""
+    return sum(lasting_bytes(plan, sizes).values()) + max(phase_bytes(plan, sizes, step).values())
+
+
+def device_level_bytes(peak: int) -> int:
+    """What the whole process takes of the card at that peak."""
+    return round(peak * FRAGMENTATION) + CONTEXT_BYTES
+
+
+def copied_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
+    """Bytes over the link in one optimizer step, both ways, once the run is under way."""
+    travelling = [n for k, n in enumerate(sizes.block_bytes) if k not in plan.resident]
+    # At each turn-around the blocks in the slots stay.
+    num_copied = max(len(travelling) - plan.num_slots, 0)
+    blocks = 2 * num_copied * sum(travelling) // max(len(travelling), 1)
+    visit = sizes.head_bytes if plan.head_on_host else 0
+    boundary = step.num_rows * sizes.hidden_size * SHORT_BYTES
+    boundaries = 2 * sizes.num_layers * boundary if plan.boundaries_on_host else 0
+    # Weights come twice; the gradients' sums come and go.
+    adapters = 4 * sizes.adapter_bytes if plan.adapters_on_host else 0
+    return step.accumulation * (blocks + visit + boundaries + adapters) + state_bytes(plan, sizes)
+
+
+def state_bytes(plan: MemoryPlan, sizes: ModelSizes) -> int:
+    """Those of them that nothing computes beside: the optimizer's."""
+    moments = plan.moments_on_host or plan.adapters_on_host
+    state = 2 * MOMENTS * sizes.adapter_bytes if moments else 0
+    return state + (3 * sizes.adapter_bytes if plan.adapters_on_host else 0)
+
+
+def operations(sizes: ModelSizes, step: StepShape) -> float:
+    """Additions and multiplications of one step's products: see `measure/floors.py`."""
+    head = sizes.head_bytes // SHORT_BYTES
+    return 2.0 * step.num_rows * step.accumulation * (3 * sizes.num_weights + 2 * head)
+
+
+def _largest_adapter(sizes: ModelSizes) -> int:
+    return -(-sizes.adapter_bytes // max(sizes.num_blocks, 1))

@@ -1,0 +1,114 @@
+"""What earlier runs of a model, card and shape measured, kept for the next plan; torch-free.
+
+A file for each key under the user's cache. It is only ever a better guess: one that can't be read,
+or says nonsense, is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poros.memory_plan import MemoryPlan
+from poros.user_cache import user_cache
+
+FOLDER = "plans"
+VERSION = 1
+MOST_RUNS = 16
+_LARGEST = 2**60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run under a plan took.
+
+    Attributes:
+        plan: The run's.
+        estimated_bytes: The peak that had been computed for it.
+        peak_bytes: The peak that was seen.
+        reserved_bytes: What the allocator had reserved.
+        step_s: Of a usual step.
+        whole: Whether every sample was seen, hence the longest one.
+    """
+
+    plan: MemoryPlan
+    estimated_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+    step_s: float
+    whole: bool
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The name under which runs of the same model, card and shape are kept."""
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def read_runs(key: str) -> list[Measured]:
+    """The runs under a key, the latest last; none where the file is missing or damaged."""
+    try:
+        record = json.loads(_path(key).read_text(encoding="utf-8"))
+        runs = record["runs"] if record["version"] == VERSION else []
+        return [_measured(run) for run in runs[-MOST_RUNS:]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def keep_run(key: str, run: Measured) -> None:
+    """Put a run beside the others of its key, in place of a former one of the same plan.
+
+    That a cache can't be written stops nothing.
+    """
+    runs = [other for other in read_runs(key) if other.plan != run.plan][-MOST_RUNS + 1 :]
+    record = {"version": VERSION, "runs": [dataclasses.asdict(r) for r in (*runs, run)]}
+    path = _path(key)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+        unfinished.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+
+
+def corrected(plan: MemoryPlan, estimated_bytes: int, runs: Sequence[Measured]) -> int:
+    """The peak of a plan as earlier runs would have it.
+
+    The same plan has the peak that was seen. Another one is off by as much as the latest run with
+    its head in the same place was; but a run that has not seen the longest sample never makes a
+    peak smaller.
+    """
+    off_bytes = 0
+    for run in runs:
+        if run.plan == plan:
+            return run.peak_bytes if run.whole else max(run.peak_bytes, estimated_bytes)
+        if run.plan.head_on_host == plan.head_on_host:
+            difference = run.peak_bytes - run.estimated_bytes
+            off_bytes = difference if run.whole else max(difference, 0)
+    return max(estimated_bytes + off_bytes, 0)
+
+
+def run_of(plan: MemoryPlan, runs: Sequence[Measured]) -> Measured | None:
+    """The latest run of this very plan."""
+    return next((run for run in reversed(runs) if run.plan == plan), None)
+
+
+def _path(key: str) -> Path:
+    return user_cache() / FOLDER / f"{key}.json"
+
+
+def _measured(record: dict[str, Any]) -> Measured:
+    plan = MemoryPlan(**record["plan"] | {"resident": tuple(map(int, record["plan"]["resident"]))})
+    run = Measured(**record | {"plan": plan})
+    sizes = (run.estimated_bytes, run.peak_bytes, run.reserved_bytes)
+    if not all(type(size) is int and 0 < size < _LARGEST for size in sizes):
+        raise ValueError("no sizes of memory")
+    if not (type(run.step_s) is float and 0 < run.step_s < _LARGEST):
+        raise ValueError("no time of a step")
+    return run

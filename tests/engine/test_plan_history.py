@@ -1,0 +1,102 @@
+"""What earlier runs measured: kept, read back, used with care, and never trusted when damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from poros.memory_plan import MemoryPlan
+from poros.plan_history import MOST_RUNS, Measured, corrected, keep_run, key_of, read_runs, run_of
+
+PLAN = MemoryPlan(resident=(1, 3))
+RUN = Measured(
+    plan=PLAN, estimated_bytes=100, peak_bytes=90, reserved_bytes=95, step_s=0.5, whole=True
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def changed(**fields) -> Measured:
+    return dataclasses.replace(RUN, **fields)
+
+
+def test_runs_come_back_and_a_later_one_of_the_same_plan_takes_the_place() -> None:
+    other = changed(plan=MemoryPlan(num_slots=3))
+    for run in (RUN, other, changed(peak_bytes=91)):
+        keep_run("k", run)
+    assert read_runs("k") == [other, changed(peak_bytes=91)]
+    assert read_runs("another") == []
+    assert run_of(PLAN, read_runs("k")) == changed(peak_bytes=91)
+    assert run_of(MemoryPlan(), read_runs("k")) is None
+
+
+def test_only_the_latest_runs_are_kept() -> None:
+    for number in range(MOST_RUNS + 4):
+        keep_run("k", changed(plan=MemoryPlan(num_slots=2 + number)))
+    assert [run.plan.num_slots for run in read_runs("k")][:: MOST_RUNS - 1] == [6, MOST_RUNS + 5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "7", '{"version": 1}', '{"version": 9, "runs": []}',
+        '{"version": 1, "runs": [7]}', '{"version": 1, "runs": {"a": 1}}', "[" * 100_000,
+        '{"version": 1, "runs": [{"plan": {}}]}', "\x00",
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_ignored_and_written_anew(cache, text) -> None:
+    keep_run("k", RUN)
+    (file,) = (cache / "plans").iterdir()
+    file.write_text(text)
+    assert read_runs("k") == []
+    keep_run("k", RUN)
+    assert read_runs("k") == [RUN]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("peak_bytes", -1), ("peak_bytes", "9"), ("step_s", "NaN"), ("reserved_bytes", 1e300)],
+)
+def test_values_that_mean_nothing_are_ignored(cache, field, value) -> None:
+    keep_run("k", RUN)
+    (file,) = (cache / "plans").iterdir()
+    record = json.loads(file.read_text())
+    record["runs"][0][field] = value
+    file.write_text(json.dumps(record))
+    assert read_runs("k") == []
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(cache) -> None:
+    (cache / "plans").write_text("a file where the folder would be")
+    keep_run("k", RUN)
+    assert read_runs("k") == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "runs", "expected"),
+    [
+        (PLAN, [], 100),
+        (PLAN, [RUN], 90),
+        (PLAN, [changed(whole=False)], 100),
+        (PLAN, [changed(peak_bytes=120, whole=False)], 120),
+        (MemoryPlan(), [RUN], 90),
+        (MemoryPlan(), [changed(whole=False)], 100),
+        (MemoryPlan(), [changed(peak_bytes=130, whole=False)], 130),
+        (MemoryPlan(head_on_host=True), [RUN], 100),
+    ],
+)
+def test_a_peak_is_corrected_by_what_was_seen_and_lowered_only_by_whole_runs(
+    plan, runs, expected
+) -> None:
+    assert corrected(plan, 100, runs) == expected
+
+
+def test_any_other_fact_is_another_key() -> None:
+    assert key_of({"model": "a", "card": "b"}) == key_of({"card": "b", "model": "a"})
+    assert key_of({"model": "a", "card": "b"}) != key_of({"model": "a", "card": "c"})
