@@ -46,7 +46,7 @@ def headline(record: Mapping[str, Any]) -> str:
 
 
 def _lines(record: Mapping[str, Any]) -> list[str]:
-    groups = {group["name"]: group["num_bytes"] for group in record["groups"]}
+    groups = {_described(group): group["num_bytes"] for group in record["groups"]}
     seen = record["activations_seen"]
     lines = map_lines(groups, record["host"], activations_seen=seen)
     if seen:
@@ -57,3 +57,12 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
             f" {record['max_reserved_bytes'] / 1e6:,.1f} at most"
         )
     return lines
+
+
+def _described(group: Mapping[str, Any]) -> str:
+    """A group's name with its parts and the code that made most of it."""
+    words = f"{group['name']} ({group['count']}, largest {group['largest_bytes'] / 1e6:,.1f} MB"
+    places: Mapping[str, int] = group["places"]
+    if places:
+        words += f"; {max(places, key=lambda place: places[place])}"
+    return words + ")"
