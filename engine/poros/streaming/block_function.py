@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from poros.streaming.ambient import Ambient, RandomState, random_state_restored
 from poros.streaming.boundaries import Boundary, boundary_of
@@ -275,18 +276,20 @@ def _stand_ins(adapters: Adapters) -> Iterator[list[Tensor]]:
 
 
 def _gradients(
-    results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor]
+    results: list[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor]
 ) -> list[Tensor | None]:
+    """The leaves' gradients; `results` are let go of first, their graph needs none of them."""
     pairs = [
-        (result, grad)
+        (get_gradient_edge(result), grad)
         for result, grad in zip(results, grads, strict=True)
         if grad is not None and result.requires_grad
     ]
+    results.clear()
     wanted = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
     gradients: list[Tensor | None] = [None] * len(leaves)
     if pairs and wanted:
         found = torch.autograd.grad(
-            [result for result, _ in pairs],
+            [edge for edge, _ in pairs],
             [leaves[k] for k in wanted],
             [grad for _, grad in pairs],
             allow_unused=True,

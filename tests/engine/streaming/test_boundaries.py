@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from poros.measure.fingerprint import same_bits
+from poros.streaming import block_function
 from poros.streaming import boundaries as module
 from poros.streaming.boundaries import Boundaries
 from tests.engine.streaming.late_lane import LateReturnLane
@@ -139,6 +140,29 @@ def test_one_boundary_comes_ahead_and_leaves_after_its_backward(monkeypatch) -> 
     ]
     gc.collect()
     assert sum(ref() is not None for ref in slots) == 0
+
+
+def test_a_recomputed_layers_results_are_gone_before_its_gradients_are_made(monkeypatch) -> None:
+    model, _ = hosted()
+    loss = model(some_hidden())
+    run, grad = block_function.Visit.run, torch.autograd.grad
+    results: list[weakref.ref[Tensor]] = []
+    num_alive: list[int] = []
+
+    def watched(visit, leaves):
+        found = run(visit, leaves)
+        results.extend(weakref.ref(result.untyped_storage()) for result in found)
+        return found
+
+    def counted(*args, **kwargs):
+        num_alive.append(sum(ref() is not None for ref in results))
+        return grad(*args, **kwargs)
+
+    monkeypatch.setattr(block_function.Visit, "run", watched)
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    loss.backward()
+    assert len(results) == 2 * NUM_LAYERS
+    assert num_alive == [0] * NUM_LAYERS
 
 
 def test_buffers_are_reused_and_grow_with_a_longer_batch() -> None:
