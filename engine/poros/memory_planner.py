@@ -18,7 +18,7 @@ from poros.memory_sizes import (
     operations,
     peak_bytes,
     phase_bytes,
-    state_bytes,
+    waited_bytes,
 )
 
 WORTH_IT = 0.99
@@ -111,7 +111,7 @@ def choose(
         PorosOOMError: Not even the smallest plan fits.
     """
     best: Estimate | None = None
-    for rung in rungs(MemoryPlan(num_slots=num_slots)):
+    for rung in _variants(MemoryPlan(num_slots=num_slots)):
         filled = _filled(rung, budget_bytes, sizes, step, correct)
         if filled is None:
             continue
@@ -129,6 +129,17 @@ def rungs(plan: MemoryPlan) -> Iterator[MemoryPlan]:
     while below is not None:
         yield below
         below = smaller(below)
+
+
+def _variants(plan: MemoryPlan) -> Iterator[MemoryPlan]:
+    """The rungs, those with the head on the host also with it fetched early.
+
+    That needs room beside the last blocks, and saves waiting for the whole head.
+    """
+    for rung in rungs(plan):
+        if rung.head_on_host:
+            yield replace(rung, head_prefetch=True)
+        yield rung
 
 
 def smallest(plan: MemoryPlan) -> MemoryPlan:
@@ -189,20 +200,10 @@ def _filled(
 
     # All resident need no ring, hence may fit where one fewer does not.
     if fits(sizes.num_blocks):
-        return _prefetching(with_resident(sizes.num_blocks), budget_bytes, sizes, step, correct)
+        return with_resident(sizes.num_blocks)
     if not fits(0):
         return None
-    count = _largest(sizes.num_blocks - 1, fits)
-    return _prefetching(with_resident(count), budget_bytes, sizes, step, correct)
-
-
-def _prefetching(
-    plan: MemoryPlan, budget_bytes: int, sizes: ModelSizes, step: StepShape, correct: Correct
-) -> MemoryPlan:
-    """The plan with its head fetched early, if that has room as well."""
-    early = replace(plan, head_prefetch=True)
-    fits = correct(early, peak_bytes(early, sizes, step)) <= budget_bytes
-    return early if fits else plan
+    return with_resident(_largest(sizes.num_blocks - 1, fits))
 
 
 def _largest(highest: int, holds: Callable[[int], bool]) -> int:
@@ -224,7 +225,7 @@ def _step_time(
     moved = copied_bytes(plan, sizes, step)
     if not rates.link_bytes_per_s or not rates.operations_per_s:
         return None, "unknown: neither link nor arithmetic was measured"
-    alone_s = state_bytes(plan, sizes) / rates.link_bytes_per_s
+    alone_s = waited_bytes(plan, sizes, step) / rates.link_bytes_per_s
     link_s = moved / rates.link_bytes_per_s - alone_s
     arithmetic_s = operations(sizes, step) / rates.operations_per_s
     if link_s > arithmetic_s:

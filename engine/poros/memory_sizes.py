@@ -27,8 +27,11 @@ STOCK_LOSS_BYTES = 12
 peaks of 7B and 32B are these to 1 %."""
 LOGIT_BYTES = 2
 """Of a logit that the exact loss keeps: its gradient takes its place."""
-CHUNKS_BYTES = 4 * 32 * 2**20
-"""Of the exact loss's chunk of rows: four buffers of at most 32 MiB."""
+CHUNK_BUFFERS, CHUNK_BYTES = 3, 32 * 2**20
+"""Float buffers of the exact loss's chunk of rows, and the most that each takes."""
+BOUNDARIES_AT_ONCE = 2
+"""Of hidden states that wait on the host: one layer's in use, the next one's on its way. None while
+the loss is computed (`streaming/boundaries.py`)."""
 SAVED_NORM_BYTES = 8
 """For each element of the hidden states: both norms of a layer save a float copy."""
 SHORT_BYTES = 2
@@ -134,8 +137,8 @@ def lasting_bytes(plan: MemoryPlan, sizes: ModelSizes) -> dict[str, int]:
 def phase_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> dict[str, int]:
     """What each phase of a step adds to what lasts; the peak is in the phase that adds most."""
     boundary = step.num_rows * sizes.hidden_size * SHORT_BYTES
-    # On their way to the host and back, a few are on the device.
-    boundaries = boundary * (3 if plan.boundaries_on_host else sizes.num_layers)
+    away = plan.boundaries_on_host
+    boundaries = boundary * (BOUNDARIES_AT_ONCE if away else sizes.num_layers)
     gradients = 0 if plan.adapters_on_host else sizes.adapter_bytes
     earlier = gradients if step.accumulation > 1 else 0
     visit = sizes.head_bytes if plan.head_on_host else 0
@@ -144,7 +147,10 @@ def phase_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> dict[st
     moments_on_host = plan.moments_on_host or plan.adapters_on_host
     return {
         "forward": boundaries + earlier + layer + (visit if plan.head_prefetch else 0),
-        "loss": boundaries + earlier + visit + loss_bytes(plan, sizes, step),
+        "loss": (boundary if away else boundaries)
+        + earlier
+        + visit
+        + loss_bytes(plan, sizes, step),
         # The last layer's comes first: all boundaries are there, gradients only of former passes.
         "backward": boundaries + earlier + layer,
         "backward's end": boundary + gradients + layer,
@@ -175,7 +181,8 @@ def loss_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
     """The logits and what the loss makes of them."""
     num_logits = step.num_rows * sizes.vocab_size
     if plan.head_on_host:
-        return LOGIT_BYTES * num_logits + min(CHUNKS_BYTES, 4 * FLOAT_BYTES * num_logits)
+        chunk = min(CHUNK_BYTES, FLOAT_BYTES * num_logits)
+        return LOGIT_BYTES * num_logits + CHUNK_BUFFERS * chunk
     return STOCK_LOSS_BYTES * num_logits
 
 
@@ -200,11 +207,16 @@ def copied_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
     boundaries = 2 * sizes.num_layers * boundary if plan.boundaries_on_host else 0
     # Weights come twice; the gradients' sums come and go.
     adapters = 4 * sizes.adapter_bytes if plan.adapters_on_host else 0
-    return step.accumulation * (blocks + visit + boundaries + adapters) + state_bytes(plan, sizes)
+    return step.accumulation * (blocks + visit + boundaries + adapters) + _state_bytes(plan, sizes)
 
 
-def state_bytes(plan: MemoryPlan, sizes: ModelSizes) -> int:
-    """Those of them that nothing computes beside: the optimizer's."""
+def waited_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
+    """Those of them that nothing computes beside: the optimizer's, and a head that comes late."""
+    late = plan.head_on_host and not plan.head_prefetch
+    return _state_bytes(plan, sizes) + (step.accumulation * sizes.head_bytes if late else 0)
+
+
+def _state_bytes(plan: MemoryPlan, sizes: ModelSizes) -> int:
     moments = plan.moments_on_host or plan.adapters_on_host
     state = 2 * MOMENTS * sizes.adapter_bytes if moments else 0
     return state + (3 * sizes.adapter_bytes if plan.adapters_on_host else 0)

@@ -44,14 +44,23 @@ STEP = StepShape(num_rows=512, accumulation=2)
 SIZES = qwen_7b()
 
 
+AS_MEASURED = replace(memory_plan("min"), boundaries_on_host=False)
+"""All that could lie on the host when it was measured."""
+
+
 @pytest.mark.parametrize(
-    ("folder", "num_layers"), [("h200-qwen2.5-7b", 28), ("h200-qwen2.5-7b-4-layers", 4)]
+    ("folder", "plan", "sizes", "accumulation"),
+    [
+        ("h200-qwen2.5-7b", MemoryPlan(), qwen_7b(), 2),
+        ("h200-qwen2.5-7b-4-layers", MemoryPlan(), qwen_7b(4), 2),
+        ("h200-memory-qwen2.5-7b", AS_MEASURED, qwen_7b(), 1),
+    ],
 )
-def test_the_estimate_is_the_peak_that_was_measured(folder, num_layers) -> None:
+def test_the_estimate_is_the_peak_that_was_measured(folder, plan, sizes, accumulation) -> None:
     record = json.loads((GATES / folder / "gate.json").read_text(encoding="utf-8"))
     streamed = [row for row in record["measurements"] if row["arm"] == "streamed"]
     measured = streamed[0]["peak_allocated_bytes"]
-    found = estimate(MemoryPlan(), qwen_7b(num_layers), STEP)
+    found = estimate(plan, sizes, replace(STEP, accumulation=accumulation))
     assert found.peak_bytes == pytest.approx(measured, rel=0.01)
     assert found.phase == "loss"
 
@@ -137,9 +146,13 @@ def test_a_correction_by_earlier_runs_moves_the_choice() -> None:
     assert corrected.peak_bytes <= 5 * 10**9
 
 
-def test_the_head_comes_early_where_that_has_room_and_that_is_given_up_first() -> None:
-    plan = choose(25 * 10**8, SIZES, STEP).plan
+def test_the_head_comes_early_where_one_would_wait_for_it_and_that_is_given_up_first() -> None:
+    computing = Rates(25e9, 1e13)
+    plan = choose(25 * 10**8, SIZES, STEP, rates=computing).plan
     assert plan.head_on_host
     assert plan.head_prefetch
     bare = replace(plan, resident=())
-    assert smaller(bare) == replace(bare, head_prefetch=False)
+    late = smaller(bare)
+    assert late == replace(bare, head_prefetch=False)
+    times = [estimate(p, SIZES, STEP, rates=computing).step_s for p in (bare, late)]
+    assert times[1] - times[0] == pytest.approx(2 * SIZES.head_bytes / 25e9)
