@@ -24,8 +24,10 @@ from poros.arch_registry import (
 )
 from poros.arch_table import ArchSpec, Wrapper
 from poros.certified import Stack, certified_cells, this_stack
+from poros.check_memory import sizes_of
 from poros.check_sizes import Sizes, find_layers, is_head, layer_of, mismatches, sizes
 from poros.errors import PorosArchNotValidatedError, PorosError, PorosHubError, PorosModelError
+from poros.memory_sizes import ModelSizes
 from poros.model_config import check_config, is_prequantised, read_config, text_config, text_name
 from poros.weights_index import TensorHeader, read_index, short_list
 
@@ -50,6 +52,7 @@ class Report:
         notes: What the table says of the family.
         prequantised: Whether its files are NF4 already.
         sizes: None where the headers can't be read or have no layers.
+        memory: What a plan is made from; None where it can't be told.
         left_out_bytes: Stored tensors that are not used, and their sizes.
         refusals: Why it can't be trained, the first one first; empty: it can.
     """
@@ -64,12 +67,17 @@ class Report:
     notes: str = ""
     prequantised: bool = False
     sizes: Sizes | None = None
+    memory: ModelSizes | None = None
     left_out_bytes: dict[str, int] = field(default_factory=dict)
     refusals: list[PorosError] = field(default_factory=list)
 
 
-def check_model(model: str) -> Report:
+def check_model(model: str, *, rank: int = 16) -> Report:
     """Look at a folder, or at a model of the Hub that is in its cache.
+
+    Args:
+        model: The folder, or the name.
+        rank: Of the adapter that memory is counted for.
 
     Raises:
         PorosModelError: There is no readable config.json.
@@ -97,7 +105,7 @@ def check_model(model: str) -> Report:
     if unread is not None:
         refusals.append(unread)
     else:
-        _add_headers(report, stored, text, wrapper, spec)
+        _add_headers(report, stored, text, wrapper, spec, rank)
     return report
 
 
@@ -191,6 +199,7 @@ def _add_headers(
     config: Mapping[str, Any],
     wrapper: Wrapper | None,
     spec: ArchSpec | None,
+    rank: int,
 ) -> None:
     """Sizes, and what the weights say against the config."""
     try:
@@ -205,6 +214,8 @@ def _add_headers(
     if any(layer_of(name, path) is not None for name in headers):
         report.sizes = sizes(headers, config, path)
     wrong = mismatches(headers, config, path) if not report.refusals else []
+    if spec is not None and not report.refusals and not wrong:
+        report.memory = sizes_of(headers, config, path, targets=spec.lora_targets, rank=rank)
     if wrong:
         report.refusals.append(
             PorosModelError(

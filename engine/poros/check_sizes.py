@@ -61,7 +61,9 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class Stored:
+    """A tensor of the checkpoint; ``packed``: it becomes NF4, or is."""
+
     name: str
     shape: tuple[int, ...]
     num_params: int
@@ -69,14 +71,17 @@ class _Stored:
 
     @property
     def linear(self) -> Linear:
+        """It, if it is a matrix that becomes NF4."""
         return Linear(self.name, self.shape, self.num_params)
 
     @property
     def dense_bytes(self) -> int:
+        """In 16 bits, as it travels."""
         return _aligned(2 * self.num_params)
 
     @property
     def nf4_bytes(self) -> int:
+        """As it travels: packed, if it is a matrix that becomes NF4."""
         if not self.packed:
             return self.dense_bytes
         num_groups = math.ceil(self.num_params / _NF4_GROUP)
@@ -104,10 +109,10 @@ def sizes(
         config: Of the text model.
         layers_path: Where its layers are.
     """
-    tied = _is_tied(headers, config)
-    layers: dict[int, list[_Stored]] = {}
-    ends: list[_Stored] = []
-    for tensor in _stored(headers, config, layers_path):
+    tied = is_tied(headers, config)
+    layers: dict[int, list[Stored]] = {}
+    ends: list[Stored] = []
+    for tensor in stored_tensors(headers, config, layers_path):
         index = layer_of(tensor.name, layers_path)
         if index is not None:
             layers.setdefault(index, []).append(tensor)
@@ -160,25 +165,27 @@ def is_head(name: str) -> bool:
     return name.rpartition(".")[0].rpartition(".")[2] in ("lm_head", "embed_out")
 
 
-def _stored(
+def stored_tensors(
     headers: Mapping[str, TensorHeader], config: Mapping[str, Any], layers_path: str
-) -> Iterator[_Stored]:
+) -> Iterator[Stored]:
+    """Every tensor once, a packed one with its parts."""
     for name, header in headers.items():
         num_params = math.prod(header.shape)
         if f"{name}.absmax" in headers:  # packed by bitsandbytes, two to a byte
-            yield _Stored(name, (), 2 * num_params, packed=True)
+            yield Stored(name, (), 2 * num_params, packed=True)
         elif ".weight." not in name:  # else a part of a packed one
             inside = layer_of(name, layers_path) is not None
             matrix = len(header.shape) == 2 and name.endswith(".weight")
             linear = matrix and (inside or not _has_rows_of_words(name, header, config))
-            yield _Stored(name, header.shape, num_params, packed=linear)
+            yield Stored(name, header.shape, num_params, packed=linear)
 
 
 def _has_rows_of_words(name: str, header: TensorHeader, config: Mapping[str, Any]) -> bool:
     return header.shape[0] == config.get("vocab_size") or "embed" in name or is_head(name)
 
 
-def _is_tied(headers: Iterable[str], config: Mapping[str, Any]) -> bool:
+def is_tied(headers: Iterable[str], config: Mapping[str, Any]) -> bool:
+    """Whether the head is the embeddings' own tensor."""
     said = config.get("tie_word_embeddings")
     # A config that doesn't say leaves it to its class; the weights tell in either case.
     return said if isinstance(said, bool) else not any(map(is_head, headers))
@@ -234,7 +241,7 @@ def _wrong_widths(
     return [f"hidden_size is {hidden}, {', '.join(told)}"] if wrong else []
 
 
-def _sum(tensors: list[_Stored], size: str) -> int:
+def _sum(tensors: list[Stored], size: str) -> int:
     return sum(getattr(tensor, size) for tensor in tensors)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from poros._version import __version__
-from poros.cli_check import check
+from poros.cli_check import check, check_options
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_parity import parity, parity_options
 from poros.cli_train import train, train_options
@@ -42,13 +42,14 @@ def train_command(guard: Guard, /, config: Path, **options: Any) -> int:
 @cli.command("check")
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
-def check_command(model: str, *, as_json: bool) -> int:
-    """Say whether MODEL can be trained, what is proved of it and how large it is.
+@check_options
+def check_command(model: str, *, as_json: bool, **options: Any) -> int:
+    """Say whether MODEL can be trained, what is proved of it, how large it is and what it takes.
 
     MODEL is a folder, or the name of a model that is in the Hub's cache. Reads config.json and
     the headers of the weights; needs neither torch nor a GPU.
     """
-    return check(model, as_json=as_json)
+    return check(model, as_json=as_json, **options)
 
 
 @cli.command()

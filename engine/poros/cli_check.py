@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from poros.check import Report
+    from poros.check_memory import Wanted
 
 
-def check(model: str, *, as_json: bool) -> int:
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_COUNT = click.IntRange(min=1)
+_OPTIONS = (
+    click.option(
+        "--vram",
+        "vram_gb",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GB",
+        help="Plan for so much of a card.",
+    ),
+    click.option("--seq-len", type=_COUNT, default=2048, help="Tokens of a sample."),
+    click.option("--batch", type=_COUNT, default=1, help="Samples of a micro-batch."),
+    click.option("--rank", type=_COUNT, default=16, help="Of the adapter."),
+)
+
+
+def check_options(command: Command) -> Command:
+    """Give a click command the options of a plan."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def check(model: str, *, as_json: bool, **options: Any) -> int:
     """Print a model's report; the exit code is 0 if it can be trained.
+
+    Args:
+        model: Folder or name.
+        as_json: For scripts.
+        options: What a plan is to be made for, by field of `check_memory.Wanted`.
 
     Raises:
         PorosError: The first reason why it can't, once the report is printed.
     """
     from poros.check import check_model
+    from poros.check_memory import Wanted
 
-    report = check_model(model)
+    wanted = Wanted(**options)
+    report = check_model(model, rank=wanted.rank)
     if as_json:
-        click.echo(json.dumps(record_of(report), ensure_ascii=False))
+        click.echo(json.dumps(record_of(report, wanted), ensure_ascii=False))
     else:
-        for name, value in _lines(report):
+        for name, value in _lines(report, wanted):
             click.echo(f"{name:>14}  {value}")
     if report.refusals:
         raise report.refusals[0]
     return 0
 
 
-def _lines(report: Report) -> list[tuple[str, str]]:
+def _lines(report: Report, wanted: Wanted) -> list[tuple[str, str]]:
+    from poros.check_memory import plan_rows
+
     part = f" (text part of {report.whole})" if report.whole else ""
     words = report.labels
     lines = [
@@ -63,12 +98,17 @@ def _lines(report: Report) -> list[tuple[str, str]]:
     if left_out := report.left_out_bytes:
         size_gb = _gb(sum(left_out.values()))
         lines.append(("left out", f"{len(left_out)} tensors of other parts, {size_gb}"))
+    if report.memory is not None:
+        lines += plan_rows(report.memory, wanted)
     lines += [("refused", f"{error}") for error in report.refusals]
     return lines if report.refusals else [*lines, ("trains", "yes")]
 
 
-def record_of(report: Report) -> dict[str, Any]:
+def record_of(report: Report, wanted: Wanted | None = None) -> dict[str, Any]:
     """The report as JSON has it."""
+    from poros.check_memory import Wanted, plan_record
+
+    wanted = wanted or Wanted()
     return {
         "model": report.model,
         "folder": str(report.folder),
@@ -81,6 +121,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "stack": asdict(report.stack),
         "prequantised": report.prequantised,
         "sizes": report.sizes and asdict(report.sizes),
+        "plan": plan_record(report.memory, wanted) if report.memory is not None else None,
         "num_left_out": len(report.left_out_bytes),
         "left_out_bytes": sum(report.left_out_bytes.values()),
         "refusals": [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 import torch
 
 from poros import events, plan_history
+from poros.check import check_model
 from poros.config import PorosConfig
 from poros.errors import PorosOOMError
 from poros.loading.base_model import load_base_model
@@ -54,6 +56,20 @@ def test_the_planners_sizes_are_those_of_the_model(base) -> None:
     params = trainable_params(attach_lora(base, rank=4, targets=None))
     assert sizes.num_adapter_weights == sum(p.numel() for _, p in params) > 0
     assert groups["adapters"] == sum(p.numel() * p.element_size() for _, p in params)
+
+
+def test_headers_alone_give_the_planner_nearly_the_same_sizes(base, folder) -> None:
+    loaded = model_sizes(base, CONFIG)
+    told = check_model(str(folder), rank=4).memory
+    assert told is not None
+    for field in dataclasses.fields(told):
+        if field.name not in ("block_bytes", "other_bytes", "linears"):
+            assert getattr(told, field.name) == getattr(loaded, field.name), field.name
+    assert Counter(told.linears) == Counter(loaded.linears)
+    # A block's last tensor is not padded; beside the ends, the rotary table is resident.
+    pairs = zip(told.block_bytes, loaded.block_bytes, strict=True)
+    assert all(0 <= a - b < 256 for a, b in pairs)
+    assert abs(told.other_bytes - loaded.other_bytes) < 1000
 
 
 @pytest.mark.parametrize(

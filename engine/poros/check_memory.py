@@ -1,0 +1,172 @@
+"""What `poros check` says of memory: the plan that a card's room allows, from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poros.check_sizes import Stored, is_head, is_tied, layer_of, stored_tensors
+from poros.errors import PorosError
+from poros.memory_plan import MemoryPlan, memory_plan
+from poros.memory_planner import Estimate, choose, estimate
+from poros.memory_sizes import FLOAT_BYTES, LinearShape, ModelSizes, StepShape
+from poros.weights_index import TensorHeader
+
+ACCUMULATION = 8
+"""As the setting's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run would be.
+
+    Attributes:
+        vram_gb: Of the card that its tensors may take; None: as little as possible.
+        seq_len: Tokens of a sample.
+        batch: Samples of a micro-batch.
+        rank: Of the adapter.
+    """
+
+    vram_gb: float | None = None
+    seq_len: int = 2048
+    batch: int = 1
+    rank: int = 16
+
+
+def planned(sizes: ModelSizes, wanted: Wanted) -> Estimate:
+    """The plan of such a run; its time is unknown, since nothing was measured.
+
+    Raises:
+        PorosOOMError: Not even the smallest fits; it says what would.
+    """
+    step = StepShape(num_rows=wanted.seq_len * wanted.batch, accumulation=ACCUMULATION)
+    if wanted.vram_gb is None:
+        return estimate(memory_plan("min"), sizes, step)
+    return choose(round(wanted.vram_gb * 1e9), sizes, step)
+
+
+def plan_rows(sizes: ModelSizes, wanted: Wanted) -> list[tuple[str, str]]:
+    """Lines for people: the least that it takes, and the plan for the room that was named."""
+    least = planned(sizes, Wanted(None, wanted.seq_len, wanted.batch, wanted.rank))
+    shape = f"{wanted.batch} x {wanted.seq_len} tokens"
+    rows = [("least memory", f"{_told(least)} for {shape}, expected")]
+    if wanted.vram_gb is not None:
+        try:
+            found = planned(sizes, wanted)
+            told = f"{_where(found.plan, sizes)}; {_told(found)}"
+        except PorosError as error:
+            told = f"does not fit: {error}"
+        rows.append((f"in {wanted.vram_gb:g} GB", told))
+    return rows
+
+
+def plan_record(sizes: ModelSizes, wanted: Wanted) -> dict[str, Any]:
+    """The same for JSON."""
+    try:
+        found = planned(sizes, wanted)
+    except PorosError as error:
+        return {"fits": False, "message": error.message, "remediation": error.remediation}
+    return {
+        "fits": True,
+        "num_blocks": sizes.num_blocks,
+        "resident": list(found.plan.resident),
+        "num_slots": found.plan.num_slots,
+        "on_host": on_host(found.plan),
+        "peak_bytes": found.peak_bytes,
+        "peak_phase": found.phase,
+        "device_bytes": found.device_bytes,
+        "copied_bytes": found.copied_bytes,
+    }
+
+
+def on_host(plan: MemoryPlan) -> list[str]:
+    """The groups that lie on the host, beside the blocks."""
+    names = ("head", "embeddings", "moments", "adapters", "boundaries")
+    return [name for name in names if getattr(plan, f"{name}_on_host")]
+
+
+def sizes_of(
+    headers: Mapping[str, TensorHeader],
+    config: Mapping[str, Any],
+    layers_path: str,
+    *,
+    targets: Sequence[str],
+    rank: int,
+) -> ModelSizes | None:
+    """What the planner wants to know, for NF4 blocks of one layer.
+
+    Args:
+        headers: As for `check_sizes.sizes`.
+        config: Of the text model.
+        layers_path: Where its layers are.
+        targets: Names of the linears that get an adapter.
+        rank: Of it.
+
+    Returns:
+        None if the linears' shapes can't be told: they are packed already.
+    """
+    hidden_size, vocab_size = config.get("hidden_size"), config.get("vocab_size")
+    if not isinstance(hidden_size, int) or not isinstance(vocab_size, int):
+        return None
+    layers: dict[int, list[Stored]] = {}
+    ends: list[Stored] = []
+    for tensor in stored_tensors(headers, config, layers_path):
+        index = layer_of(tensor.name, layers_path)
+        (ends if index is None else layers.setdefault(index, [])).append(tensor)
+    tied = is_tied(headers, config)
+    shapes = [_linears(layers[index], targets) for index in sorted(layers)]
+    if not shapes or any(len(x.shape) < 2 for layer in layers.values() for x in layer if x.packed):
+        return None
+    heads = [tensor for tensor in ends if is_head(tensor.name)]
+    tables = [t for t in ends if t not in heads and len(t.shape) == 2 and not t.packed]
+    words = max(tables, key=lambda t: t.num_params, default=None)
+    head_bytes = sum(t.dense_bytes for t in ([words] if tied and words else heads))
+    table_bytes = sum(t.dense_bytes for t in tables)
+    rest = [t for t in ends if t not in heads and t not in tables]
+    return ModelSizes(
+        block_bytes=tuple(sum(t.nf4_bytes for t in layers[index]) for index in sorted(layers)),
+        num_layers=len(layers),
+        linears=tuple(max(shapes, key=_num_weights)),
+        num_weights=sum(map(_num_weights, shapes)),
+        num_adapter_weights=rank
+        * sum(x.num_inputs + x.num_outputs for layer in shapes for x in layer if x.adapted),
+        adapter_weight_bytes=FLOAT_BYTES,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size,
+        head_bytes=head_bytes,
+        embedding_bytes=table_bytes,
+        tied=tied,
+        other_bytes=sum(t.nf4_bytes for t in rest),
+    )
+
+
+def _linears(layer: Sequence[Stored], targets: Sequence[str]) -> list[LinearShape]:
+    return [
+        LinearShape(tensor.shape[1], tensor.shape[0], _is_target(tensor.name, targets))
+        for tensor in layer
+        if tensor.packed and len(tensor.shape) == 2
+    ]
+
+
+def _is_target(name: str, targets: Sequence[str]) -> bool:
+    module = name.removesuffix(".weight")
+    return any(module.endswith(f".{target}") for target in targets)
+
+
+def _num_weights(layer: Iterable[LinearShape]) -> int:
+    return sum(x.num_inputs * x.num_outputs for x in layer)
+
+
+def _where(plan: MemoryPlan, sizes: ModelSizes) -> str:
+    away = on_host(plan)
+    return f"{len(plan.resident)} of {sizes.num_blocks} blocks resident" + (
+        f", on the host {', '.join(away)}" if away else ""
+    )
+
+
+def _told(found: Estimate) -> str:
+    return (
+        f"peak {found.peak_bytes / 1e9:.2f} GB ({found.phase}),"
+        f" {found.device_bytes / 1e9:.2f} GB of the card"
+    )
