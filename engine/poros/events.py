@@ -206,6 +206,25 @@ class MemoryMapped(Event):
 
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlanShrunk(Event):
+    """The device's memory ran out; a smaller plan is in force and the work is done again.
+
+    ``phase`` is ``forward``, ``backward``, ``norm`` or ``step`` (of ``step``), ``evaluate`` or
+    ``sample`` (after it); ``change`` says in words what moved. Bytes are 0 where nobody knows them.
+    """
+
+    name: ClassVar[str] = "plan_shrunk"
+    step: int
+    phase: str
+    change: str
+    plan: dict[str, Any]
+    asked_bytes: int
+    in_use_bytes: int
+    cap_bytes: int
+
+
+@_event
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationFinished(Event):
     """The held-out loss at a step."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import time
 
 from poros.errors import PorosConfigError
@@ -30,12 +31,16 @@ POINTS: dict[str, str] = {
     "checkpoint.tensors": "optimizer and random states are written, trainer.json is not",
     "checkpoint.rotate": "before an old checkpoint is removed",
     "train.step": "before an optimizer step",
+    "train.forward": "before a micro-batch's forward",
+    "train.backward": "before a micro-batch's backward",
+    "train.norm": "before the gradients' norm",
+    "train.optimizer": "some weights were just stepped, which can still be undone",
     "train.after_step": "after an optimizer step, before its event",
 }
 """Every name `hit` is called with, and where that is."""
 
 _ERRNO_OF_ACTION = {"enospc": errno.ENOSPC, "eio": errno.EIO, "edquot": errno.EDQUOT}
-_ACTIONS = ("kill", "enospc", "eio", "edquot", "memory", "term", "sleep=SECONDS")
+_ACTIONS = ("kill", "enospc", "eio", "edquot", "memory", "oom", "term", "sleep=SECONDS")
 
 _num_hits: dict[str, int] = {}
 
@@ -104,6 +109,9 @@ def _act(name: str, action: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     elif action == "memory":
         raise MemoryError(f"failpoint {name}")
+    elif action == "oom":
+        # Not imported here: only a run can get to such a place, and it has loaded torch.
+        raise sys.modules["torch"].OutOfMemoryError(f"failpoint {name}")
     elif action.startswith("sleep="):
         time.sleep(float(action.removeprefix("sleep=")))
     else:

@@ -17,6 +17,9 @@ PLAIN_EVERY_S = 10.0
 """In a pipe a line comes at least this often while steps are made."""
 REDRAW_EVERY_S = 0.1
 
+LOOKS = ("evaluate", "sample")
+"""Phases between two steps; the others are of a step."""
+
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -161,6 +164,8 @@ class LinePrinter:
         if isinstance(event, events.MemoryMapped):
             for text in _map_lines(event):
                 self._say(text)
+        if isinstance(event, events.PlanShrunk):
+            self._say(_shrunk_line(event))
         for text in _sentences(event, self._config, self._loaded, on_cpu=self._on_cpu):
             self._say(text)
 
@@ -213,6 +218,16 @@ def _sentences(
             return summary(event, config, loaded, on_cpu=on_cpu)
         case _:
             return plan_lines(event)
+
+
+def _shrunk_line(event: events.PlanShrunk) -> str:
+    """Where memory ran out, and what was done about it."""
+    step, phase = event.step, event.phase
+    where = f"after step {step}, {phase}" if phase in LOOKS else f"step {step}, {phase}"
+    sizes = ""
+    if event.cap_bytes:
+        sizes = f" ({gigabytes(event.in_use_bytes)} of {gigabytes(event.cap_bytes)} in use)"
+    return f"{where}: out of device memory{sizes}; now {event.change}, and again, same bits"
 
 
 def _map_lines(event: events.MemoryMapped) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from poros import failpoints
 from poros.errors import PorosStorageError
 from poros.event_log import EventLog, read_events, read_lines
-from poros.events import MemoryMapped, PlanMade, PlanMeasured, Warned
+from poros.events import MemoryMapped, PlanMade, PlanMeasured, PlanShrunk, Warned
 
 WRITE_FOR_EVER = """
 import sys
@@ -64,6 +64,16 @@ def test_plans_and_what_was_measured_come_back_as_they_were(tmp_path):
         log.append(made)
         log.append(measured)
     assert list(read_events(tmp_path / "events.jsonl")) == [made, measured]
+
+
+def test_a_smaller_plan_comes_back_as_it_was(tmp_path):
+    shrunk = PlanShrunk(
+        step=3, phase="backward", change="head to the host", plan={"num_slots": 2},
+        asked_bytes=1, in_use_bytes=2, cap_bytes=3,
+    )  # fmt: skip
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.append(shrunk)
+    assert list(read_events(tmp_path / "events.jsonl")) == [shrunk]
 
 
 def test_a_torn_tail_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_path):

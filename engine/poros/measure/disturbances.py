@@ -10,6 +10,7 @@ from typing import Any
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
+from poros.measure.running_out import running_out
 from poros.measure.streamed_arm import StreamedModel
 from poros.streaming import ambient
 from poros.streaming.device_slots import Slot
@@ -108,9 +109,14 @@ def _tied(streamed: StreamedModel) -> Iterator[None]:
         second.weight, streamed.params = own, params
 
 
+def _running_out(streamed: StreamedModel) -> Any:
+    return running_out(streamed.base.layers, streamed.accumulation)
+
+
 _DISTURBANCES: dict[str, Callable[[StreamedModel], Any]] = {
     "eval": _eval,
     "math": _math,
     "copy": _failing_copy,
     "tied": _tied,
+    "memory": _running_out,
 }

@@ -22,6 +22,7 @@ from poros.measure.compare import judge
 from poros.measure.disturbances import CopyFailedError, disturbed
 from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord, Recorder
+from poros.measure.running_out import nothing_to_move
 from poros.measure.streamed_arm import (
     StreamedModel,
     attach_head,
@@ -138,7 +139,7 @@ class Bench:
         rate = cell.learning_rates[step % self.cell.num_steps]
         random = RandomState.capture(self.streamed.device)
         try:
-            make_step(self.streamed, batches, cell, rate, note)
+            make_step(self.streamed, batches, cell, rate, note, nothing_to_move)
         except CopyFailedError:
             random.restore(self.streamed.device)
             self.streamed.optimizer.zero_grad(set_to_none=True)

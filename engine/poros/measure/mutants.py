@@ -33,6 +33,7 @@ from poros.measure.mutant_bench import (
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord
 from poros.measure.resident_mutants import RESIDENT_MUTANTS, TWO_RESIDENT
+from poros.measure.shortage_mutants import RUNS_OUT, SHORTAGE_MUTANTS
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
 from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
@@ -54,6 +55,7 @@ DISTURBED = {
     ADAPTERS_ON_HOST: "adapters on the host",
     TWO_RESIDENT: "two blocks resident",
     BOUNDARIES_ON_HOST: "hidden states on the host",
+    RUNS_OUT: "a step made again after memory ran out",
 }
 """What must change nothing, with every protection on."""
 
@@ -217,6 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *STATE_MUTANTS,
     *RESIDENT_MUTANTS,
     *BOUNDARY_MUTANTS,
+    *SHORTAGE_MUTANTS,
 )  # fmt: skip
 
 

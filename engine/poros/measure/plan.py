@@ -62,6 +62,9 @@ class Cell:
     """Weights and gradients; moments then are on the host too."""
     boundaries_on_host: bool = False
     """Each layer's hidden states wait there for the layer's backward."""
+    runs_out_at: int | None = None
+    """The step, from 0, in which memory runs out in a backward; it is made again, and the run goes
+    on, with all on the host that can be."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

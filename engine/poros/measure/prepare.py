@@ -35,6 +35,7 @@ from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
 from poros.measure.request import Request, read_request, write_refusal
 from poros.measure.resident_mutants import with_resident_blocks
+from poros.measure.running_out import with_shortage
 from poros.measure.shape_cells import shape_cells
 from poros.training.determinism import enforce_determinism
 
@@ -93,8 +94,11 @@ def demo_cells(request: Request) -> list[Cell]:
     for number in plain[:1]:
         cells[number] = with_ends_on_host(cells[number])
     # Few layers a block: blocks that all have a slot would prove less.
-    for number in sorted(plain[1:], key=lambda number: cells[number].block_size)[:1]:
+    few_layers = sorted(plain[1:], key=lambda number: cells[number].block_size)
+    for number in few_layers[:1]:
         cells[number] = with_resident_blocks(cells[number], source.config["num_hidden_layers"])
+    for number in few_layers[1:2]:
+        cells[number] = with_shortage(cells[number])
     return cells
 
 

@@ -28,6 +28,7 @@ from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
+from poros.measure.running_out import running_out, to_the_smallest
 from poros.measure.streaming_proof import proof, state_proof
 from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment, SideRules, attach
@@ -35,12 +36,13 @@ from poros.streaming.block_manager import BlockManager
 from poros.streaming.boundaries import boundaries_of
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
-from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
+from poros.training.host_adamw import HostAdamW, make_planned_optimizer, travelling_adapters
 from poros.training.host_ends import HostEnds, take_ends
 from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_map import MemoryMapper
-from poros.training.optimizer import AdapterAdamW, Params
+from poros.training.optimizer import Params
+from poros.training.shortage import MakeRoom
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
 
@@ -57,16 +59,23 @@ class StreamedModel:
     base: BaseModel
     model: PeftModel
     params: list[tuple[str, nn.Parameter]]
-    optimizer: AdapterAdamW
+    optimizer: HostAdamW
     manager: BlockManager
     attachment: Attachment
     device: torch.device
     accumulation: int
     ends: HostEnds
     head: StreamedHead | None
+    first_proved_step: int = 0
+
+    def prove_from(self, step: int) -> None:
+        """Leave out of the proof what was before a step: from there on, another plan holds."""
+        self.first_proved_step = step
+        self.manager.num_copies = self.optimizer.num_stores = 0
 
     def proof(self, num_steps: int) -> dict[str, Any]:
-        """Of what has been streamed since the ring was attached."""
+        """Of what has been streamed in `num_steps` from the first one."""
+        num_steps -= self.first_proved_step
         num_passes = num_steps * self.accumulation
         return proof(
             self.base.layers,
@@ -138,9 +147,7 @@ def memory_plan_of(cell: Cell) -> MemoryPlan:
     return MemoryPlan(**{f.name: getattr(cell, f.name) for f in fields(MemoryPlan)})
 
 
-def cell_optimizer(
-    base: BaseModel, params: Params, cell: Cell, device: torch.device
-) -> AdapterAdamW:
+def cell_optimizer(base: BaseModel, params: Params, cell: Cell, device: torch.device) -> HostAdamW:
     """The product's optimizer, with its state where the cell has it."""
     return make_planned_optimizer(
         memory_plan_of(cell),
@@ -223,6 +230,7 @@ def make_step(
     cell: Cell,
     learning_rate: float,
     observe: Any = None,
+    make_room: MakeRoom | None = None,
 ) -> dict[str, Any]:
     """One step through the product's own function; its values for the record."""
     result = train_step(
@@ -235,6 +243,7 @@ def make_step(
         max_grad_norm=cell.max_grad_norm,
         autocast_dtype=getattr(torch, cell.autocast) if cell.autocast else None,
         observe=observe,
+        make_room=make_room,
     )
     return {"loss": result.loss, "grad_norm": result.grad_norm}
 
@@ -280,7 +289,12 @@ def run_step(
     """One step of the plan, recorded or not."""
     batches = read_batches(plan, cell, step)
     observe = recorder.note if recorder else None
-    values = make_step(streamed, batches, cell, cell.learning_rates[step], observe)
+    rate, make_room = cell.learning_rates[step], None
+    with contextlib.ExitStack() as stack:
+        if step == cell.runs_out_at:
+            stack.enter_context(running_out(streamed.base.layers, streamed.accumulation))
+            make_room = to_the_smallest(streamed, memory_plan_of(cell), cell, step)
+        values = make_step(streamed, batches, cell, rate, observe, make_room)
     if recorder:
         recorder.end_step(**values)
 

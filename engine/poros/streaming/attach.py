@@ -32,6 +32,18 @@ class Attachment:
         self.boundaries = boundaries
         # A forward may hang on the layer itself, compiled or wrapped by another library.
         self._own = [(layer, layer.__dict__.get("forward")) for layer in layers]
+        self.streamed: list[StreamedLayer] = []
+
+    def travel(self, travelling: TravellingAdapters | None) -> None:
+        """From the next step on, have these adapters come with the blocks."""
+        for layer in self.streamed:
+            layer.travelling = travelling
+
+    def keep_on_host(self, boundaries: Boundaries) -> None:
+        """From the next step on, have hidden states wait there for the backward."""
+        self.boundaries = boundaries
+        for layer in self.streamed:
+            layer.boundaries = boundaries
 
     def detach(self) -> None:
         """Restore each layer's own forward; the frozen tensors stay where they are."""
@@ -101,6 +113,7 @@ def attach(
             boundaries=boundaries,
         )
         layer.forward = _forward(streamed, drop)
+        attachment.streamed.append(streamed)
     return attachment
 
 

@@ -66,6 +66,10 @@ class GradientRing(StateRing):
         self._begun.add(self._bound.holds)
         self._changed = True
 
+    def adopt(self, index: int) -> None:
+        """Say that the host has a sum of the block's."""
+        self._begun.add(index)
+
     def leave(self) -> None:
         """Send the bound block's sums home if they were changed; it stays bound."""
         if self._changed and self._bound is not None and self._bound.holds is not None:

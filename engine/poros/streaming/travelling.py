@@ -128,10 +128,28 @@ class TravellingAdapters:
             weight.grad = self._sums[index].tensors[k] if weight in self._given else None
 
     def stepped(self, index: int) -> None:
-        """Send the bound block's weights home and let go of its gradients."""
+        """Send the bound block's weights home and let go of its gradients: they are used up."""
         self.weights.store()
         for _, weight in self._groups[index]:
             weight.grad = None
+            self._given.discard(weight)
+
+    def break_off(self, index: int) -> None:
+        """Let the block be what the host has of it: its step was not made."""
+        for _, weight in self._groups[index]:
+            weight.grad = None
+        self.weights.forget()
+        self.gradients.forget()
+
+    @torch.no_grad()
+    def adopt(self, gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
+        """Take over what weights had as their gradients; the norms were taken by who had them."""
+        for weight, gradient in gradients.items():
+            if gradient is not None:
+                index, k = self._places[weight]
+                self._sums[index].home[k].copy_(gradient)
+                self._given.add(weight)
+                self.gradients.adopt(index)
 
     def clear(self) -> None:
         """Forget the step's gradients."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,11 @@ from peft import PeftModel
 
 from poros.config import PorosConfig
 from poros.control import Control
-from poros.data.batches import StepBatches, batches_in_order
+from poros.data.batches import StepBatches
 from poros.event_log import EventLog
-from poros.events import EvaluationFinished, Event, ModelLoaded, PhaseProgressed, SampleGenerated
+from poros.events import Event, ModelLoaded
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
-from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
 from poros.memory_plan import MemoryPlan
 from poros.run_folder import RunFolder
@@ -32,19 +31,19 @@ from poros.training.checkpoint import (
     save_checkpoint,
 )
 from poros.training.checkpoint_keeper import CheckpointKeeper
-from poros.training.determinism import rng_state, seed_all, set_rng_state
-from poros.training.evaluate import evaluate
+from poros.training.determinism import seed_all
 from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
 from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
 from poros.training.kv_cache import is_kv_cache
+from poros.training.looks import Looks
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import learning_rate_at
+from poros.training.placement import Placement
 from poros.training.planning import PlanWatch, longest_rows, plan_run
 from poros.training.resume import ResumePoint
-from poros.training.run_inputs import device_inputs, versions
-from poros.training.samples import AnswerCache, answer
+from poros.training.room import Room
 from poros.training.telemetry import Meter
 from poros.training.trainer import Pace, Trainer
 
@@ -119,6 +118,30 @@ class Assembly:
             device=self.device,
         )
         self.manager = self._attach_ring()
+        self.room = Room(
+            Placement(
+                plan=dataclasses.replace(self.plan, num_slots=self.manager.num_slots),
+                model=self.base.model,
+                manager=self.manager,
+                attachment=self.attachment,
+                ends=self.ends,
+                head=self.head,
+                optimizer=self.optimizer,
+                device=self.device,
+                emit=around.emit,
+            ),
+            config,
+            self._emit_trained,
+        )
+        self.looks = Looks(
+            config,
+            inputs,
+            model=self.model,
+            base_digest=self.base.digest,
+            room=self.room,
+            emit=around.emit,
+            autocast_dtype=self._autocast_dtype,
+        )
         self.trainer = self._make_trainer(batches)
         self._emit_loaded()
         seed_all(config.seed)
@@ -147,75 +170,6 @@ class Assembly:
             device=self.device,
             state=state,
         )
-
-    def evaluate(self, step: int) -> None:
-        """Report the held-out loss, where there are held-out data."""
-        held_out = self.inputs.held_out
-        if held_out is None:
-            return
-        size = self.config.per_device_batch_size
-        started_s = time.monotonic()
-        num_batches = -(-len(held_out.samples) // size)
-
-        def progress(done: int) -> None:
-            self.around.emit(
-                PhaseProgressed(phase="evaluate", done=done, total=num_batches, unit="batches")
-            )
-
-        with phase_events("evaluate", self.around.emit):
-            result = evaluate(
-                self.model,
-                batches_in_order(
-                    held_out.samples, batch_size=size, pad_token_id=held_out.report.pad_token_id
-                ),
-                device=self.device,
-                autocast_dtype=self._autocast_dtype,
-                progress=progress,
-            )
-        self.around.emit(
-            EvaluationFinished(
-                step=step,
-                eval_loss=result.loss,
-                eval_perplexity=result.perplexity,
-                num_label_tokens=result.num_label_tokens,
-                duration_s=time.monotonic() - started_s,
-            )
-        )
-
-    def ask(self, stage: str) -> None:
-        """Report the model's answers to the sample prompts; draws no random number."""
-        prompts, num_tokens = self.config.samples, self.config.sample_tokens
-        if not prompts:
-            return
-        state = rng_state(self.device)
-        cache = AnswerCache(
-            base=self.base.digest,
-            quantization=self.config.quantization,
-            dtype=self.config.torch_dtype,
-            template=self.inputs.train.report.template_sha256,
-            prompts=list(prompts),
-            num_tokens=num_tokens,
-            attention=self.config.attn_implementation,
-            machine=device_inputs(self.device) | versions(),
-        )
-        # An adapter before its first step adds nothing, so these answers are the base model's.
-        answers = cache.read() if stage == "before" else None
-        if answers is None:
-            with phase_events("sample", self.around.emit):
-                answers = answer(
-                    self.model,
-                    self.inputs.tokenizer,
-                    prompts,
-                    max_new_tokens=num_tokens,
-                    device=self.device,
-                )
-            if stage == "before":
-                cache.write(answers)
-        for prompt, text in zip(prompts, answers, strict=True):
-            self.around.emit(
-                SampleGenerated(step=self.trainer.step, stage=stage, prompt=prompt, text=text)
-            )
-        set_rng_state(state, self.device)
 
     def map_memory(self) -> None:
         """From now on, write down what lies in memory at the peak of the highest step."""
@@ -291,7 +245,7 @@ class Assembly:
             prefetch=config.enable_prefetch,
             resident=self.plan.resident,
         )
-        attach(
+        self.attachment = attach(
             self.base.layers,
             manager,
             device=self.device,
@@ -307,7 +261,9 @@ class Assembly:
             boundaries=boundaries_of(self.plan, manager, self.device),
         )
         prefetch = config.enable_prefetch and self.plan.head_prefetch
-        self.ends.attach(self.base.model, manager, prefetch=prefetch, emit=self.around.emit)
+        self.head = self.ends.attach(
+            self.base.model, manager, prefetch=prefetch, emit=self.around.emit
+        )
         return manager
 
     def _make_trainer(self, batches: StepBatches) -> Trainer:
@@ -343,11 +299,12 @@ class Assembly:
             pace=pace,
             device=self.device,
             checkpoints=keeper,
-            evaluate=self.evaluate,
+            evaluate=self.looks.evaluate,
             meter=Meter(self.device, self.manager, self.optimizer),
             emit=self._emit_trained,
             control=self.around.control,
             logs=self.around.run.logs,
+            room=self.room,
             step=point.state.step if point is not None else 0,
             loss=point.state.loss if point is not None else None,
         )

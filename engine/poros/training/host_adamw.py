@@ -1,4 +1,4 @@
-"""AdamW whose moments lie on the host, and with them the adapters if the plan says so.
+"""AdamW whose moments can lie on the host, and with them the adapters; they go there at any time.
 
 [Note: the same kernels, block by block]
 A step of stock foreach AdamW is one list of tensors through elementwise kernels, so a tensor's
@@ -6,6 +6,8 @@ bits don't depend on what else is in the list. Each block is a parameter group o
 moments (and weights and gradients) are brought to a slot while the block before steps, stock's
 `clip_grads_with_norm_` and `step` run on that group alone, and the slot is written back while the
 next one steps. The norm is taken before: one a tensor, then one over all in the resident order.
+
+A block whose step broke off is brought in again: what its slot had of it is forgotten.
 
 [Note: nothing on the host is read too early]
 `state` and the weights name host memory between steps. Copies wait for the write-back on the
@@ -25,35 +27,36 @@ from poros.streaming.return_lane import make_return_lane
 from poros.streaming.state_ring import StateRing
 from poros.streaming.travelling import TravellingAdapters
 from poros.training.holdings import Holding, on_host
-from poros.training.optimizer import MOMENTS, AdapterAdamW, Params, make_optimizer
+from poros.training.optimizer import MOMENTS, AdapterAdamW, Params
+from poros.training.rollback import whole_or_not_at_all
 
 
 class HostAdamW(AdapterAdamW):
     """AdamW over blocks of weights, and over others that stay on the device.
+
+    It begins with all its state on the device.
 
     Args:
         groups: Each block's weights by name; a block may have none.
         others: Weights of no block, or of several; their state stays on the device.
         weight_decay: As stock's.
         device: Where the steps are computed.
-        adapters_on_host: The blocks' weights and gradients travel too.
+
+    Attributes:
+        moments: A block each on the host; none while they are on the device.
+        travelling: The adapters, once they are on the host.
     """
 
     def __init__(
-        self,
-        groups: Sequence[Params],
-        others: Params,
-        *,
-        weight_decay: float,
-        device: torch.device,
-        adapters_on_host: bool,
+        self, groups: Sequence[Params], others: Params, *, weight_decay: float, device: torch.device
     ) -> None:
-        """Make the host's buffers; moments begin as zeros."""
+        """Leave the weights where they are."""
         weights = [[weight for _, weight in group] for group in (*groups, others)]
         named = [{"params": group} for group in weights if group]
         super().__init__(named, weight_decay=weight_decay, foreach=True)
         self._others = others
         self._device = device
+        self._named_groups = groups
         self._groups = weights[:-1]
         self._places = {
             weight: (index, k)
@@ -61,21 +64,42 @@ class HostAdamW(AdapterAdamW):
             for k, weight in enumerate(group)
         }
         self.lane = make_return_lane(device)
+        self.moments: list[Block] = []
+        self.travelling: TravellingAdapters | None = None
+        self.num_stores = 0
+        self._moved_bytes = 0
+
+    def send_moments(self) -> None:
+        """Have the moments on the host from now on; those of weights that never stepped are zeros.
+
+        Between two steps, or where a step broke off.
+        """
+        if self.moments:
+            return
         self.moments = [
             Block.zeros(
                 index,
                 [(f"{kind}.{name}", weight) for name, weight in group for kind in MOMENTS],
-                device=device,
+                device=self._device,
             )
-            for index, group in enumerate(groups)
+            for index, group in enumerate(self._named_groups)
         ]
-        self.travelling: TravellingAdapters | None = None
-        if adapters_on_host:
-            self.travelling = TravellingAdapters(
-                groups, device=device, lane=self.lane, alone=not others
-            )
-        self.num_stores = 0
-        self._moved_bytes = 0
+        for weight in self._places:
+            if weight in self.state:
+                self.restore(weight, self.state[weight])
+
+    def send_adapters(self) -> None:
+        """Have weights and gradients, those that a step has summed too, and moments on the host."""
+        if self.travelling is not None:
+            return
+        self.send_moments()
+        gradients = {weight: weight.grad for weight in self._places}
+        for weight in gradients:
+            weight.grad = None  # it may not lie elsewhere than its weight
+        self.travelling = TravellingAdapters(
+            self._named_groups, device=self._device, lane=self.lane, alone=not self._others
+        )
+        self.travelling.adopt(gradients)
 
     @property
     def moved_bytes(self) -> int:
@@ -118,6 +142,9 @@ class HostAdamW(AdapterAdamW):
 
     def clip_and_step(self, params: Params, max_grad_norm: float, total_norm: Tensor) -> None:
         """Block by block: bring in, clip, step, write back; then the weights that stay."""
+        if not self.moments:
+            super().clip_and_step(params, max_grad_norm, total_norm)
+            return
         of_all = self.param_groups
         groups = iter(of_all)
         # Its slots are there for the step only: the loss needs the room.
@@ -126,8 +153,9 @@ class HostAdamW(AdapterAdamW):
             for index, weights in enumerate(self._groups):
                 if weights:
                     self.param_groups = [next(groups)]
-                    self._step_block(ring, index, max_grad_norm, total_norm)
-            self.param_groups = list(groups)
+                    if any(self.gradient(weight) is not None for weight in weights):
+                        self._step_block(ring, index, max_grad_norm, total_norm)
+            self.param_groups = of_all
             super().clip_and_step(self._others, max_grad_norm, total_norm)
         finally:
             self.param_groups = of_all
@@ -138,14 +166,21 @@ class HostAdamW(AdapterAdamW):
     def _step_block(
         self, ring: StateRing, index: int, max_grad_norm: float, total_norm: Tensor
     ) -> None:
+        weights, changing = self._groups[index], list[Tensor]()
         ring.bind(index)
-        if self.travelling is not None:
-            self.travelling.bind_for_step(index)
         try:
-            self._point_state(index, self.moments[index].tensors)
-            weights = self._groups[index]
-            torch.nn.utils.clip_grads_with_norm_(weights, max_grad_norm, total_norm)
-            self.step()
+            if self.travelling is not None:
+                self.travelling.bind_for_step(index)
+            else:
+                changing += [weight.detach() for weight in weights]
+                changing += [weight.grad for weight in weights if weight.grad is not None]
+            with whole_or_not_at_all(self, weights, ()):
+                self._point_state(index, self.moments[index].tensors)
+                self._step_together(weights, changing, max_grad_norm, total_norm)
+        except BaseException:
+            if self.travelling is not None:
+                self.travelling.break_off(index)
+            raise
         finally:
             self._point_state(index, self.moments[index].home)
         ring.store()
@@ -163,7 +198,7 @@ class HostAdamW(AdapterAdamW):
 
     def restore(self, weight: nn.Parameter, state: Mapping[str, Tensor]) -> None:
         """Into the host's buffers."""
-        if weight not in self._places:
+        if not self.moments or weight not in self._places:
             super().restore(weight, state)
             return
         self.settle()
@@ -185,7 +220,9 @@ class HostAdamW(AdapterAdamW):
 
     def holdings(self, params: Params) -> list[Holding]:
         """As stock's, with the blocks' part on the host."""
-        adapters, gradients, _ = super().holdings(params)
+        adapters, gradients, moments = super().holdings(params)
+        if not self.moments:
+            return [adapters, gradients, moments]
         rest, rest_gradients, rest_moments = super().holdings(self._others)
         if self.travelling is not None:
             weights, sums = self.travelling.host_blocks
@@ -219,8 +256,8 @@ def make_planned_optimizer(
     layers_per_block: int,
     weight_decay: float,
     device: torch.device,
-) -> AdapterAdamW:
-    """The optimizer of a plan: stock's, or one with its state on the host.
+) -> HostAdamW:
+    """The optimizer of a plan, with its state where the plan has it.
 
     Args:
         plan: Adapters on the host bring the moments there too.
@@ -230,16 +267,13 @@ def make_planned_optimizer(
         weight_decay: As stock's.
         device: Where the steps are computed.
     """
-    if not (plan.moments_on_host or plan.adapters_on_host):
-        return make_optimizer(params, weight_decay=weight_decay)
     groups, others = by_block(params, layers, layers_per_block)
-    return HostAdamW(
-        groups,
-        others,
-        weight_decay=weight_decay,
-        device=device,
-        adapters_on_host=plan.adapters_on_host,
-    )
+    optimizer = HostAdamW(groups, others, weight_decay=weight_decay, device=device)
+    if plan.moments_on_host:
+        optimizer.send_moments()
+    if plan.adapters_on_host:
+        optimizer.send_adapters()
+    return optimizer
 
 
 def travelling_adapters(optimizer: AdapterAdamW) -> TravellingAdapters | None:

@@ -43,11 +43,13 @@ class HostEmbedding:
         """Put the forward on.
 
         Args:
-            module: The model's own, scaled or not; its buffers stay on the host.
+            module: The model's own, scaled or not; its buffers are brought to the host.
             weight: Its rows, on the host.
             device: Where the rows go.
         """
         self.module, self.weight = module, nn.Parameter(weight, requires_grad=False)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.cpu()
         self._device, self._own = device, module.forward
         module.weight = self._away = _placeholder(weight, device)
         module.forward = self._forward  # type: ignore[assignment,method-assign]
@@ -80,6 +82,9 @@ class HostEnds:
     """What of a model's ends is on the host.
 
     Attributes:
+        device: Where the model computes.
+        candidates: The embeddings that can be, by path.
+        tied: Those of them that had one weight with the head.
         head: The output embedding, if its weight is.
         block: Its tensors.
         embeddings: Whose weights are, by path.
@@ -89,6 +94,8 @@ class HostEnds:
     """
 
     device: torch.device
+    candidates: dict[str, nn.Embedding] = field(default_factory=dict)
+    tied: tuple[str, ...] = ()
     head: nn.Linear | None = None
     block: Block | None = None
     embeddings: dict[str, HostEmbedding] = field(default_factory=dict)
@@ -102,6 +109,41 @@ class HostEnds:
         return {f"head.{name}": tensor for name, tensor in head.items()} | {
             path: embedding.module.weight for path, embedding in self.embeddings.items()
         }
+
+    def take(self, model: PreTrainedModel, plan: MemoryPlan) -> None:
+        """Bring to the host what the plan has there, from wherever it lies.
+
+        Args:
+            model: transformers' model; what an adapter is on stays where it is.
+            plan: What has no head or embeddings on the host takes none back.
+        """
+        if plan.head_on_host and self.head is None and not self.why_resident:
+            self._take_head(model)
+        for path, module in self.candidates.items() if plan.embeddings_on_host else ():
+            if path in self.embeddings or model.get_submodule(path) is not module:
+                continue
+            weight = module.weight.detach().cpu()
+            if self.block is not None and path in self.tied:
+                weight = self.block.tensor("weight")
+            else:
+                self.num_bytes += weight.numel() * weight.element_size()
+            self.embeddings[path] = HostEmbedding(module, weight, self.device)
+            self.paths += (path,)
+
+    def _take_head(self, model: PreTrainedModel) -> None:
+        head = model.get_output_embeddings()
+        self.why_resident = _unusual(model, head)
+        if self.why_resident:
+            return
+        assert isinstance(head, nn.Linear)
+        # A Parameter of its own: a tied embedding keeps the one that they had in common.
+        head.weight = nn.Parameter(head.weight.detach(), requires_grad=False)
+        frozen = [FrozenTensor(name, p, "data") for name, p in head.named_parameters(recurse=False)]
+        # Where the load put it, if that can be pinned: a copy would have the largest tensor twice.
+        alone = len(frozen) == 1 and head.weight.device.type == "cpu"
+        block = Block.around(0, frozen[0], device=self.device) if alone else None
+        self.head, self.block = head, block or Block.lay_out(0, frozen, device=self.device)
+        self.num_bytes += self.block.num_bytes
 
     def attach(
         self,
@@ -157,39 +199,19 @@ def take_ends(base: BaseModel, plan: MemoryPlan, device: torch.device) -> HostEn
         plan: What is to stay.
         device: Where the model computes.
     """
-    ends = HostEnds(device)
     modules = dict(base.model.named_modules())
     head = base.model.get_output_embeddings()
     resident = resident_paths(base.model, base.architecture)
     embeddings = {p: m for p in resident if isinstance(m := modules[p], nn.Embedding)}
     tied = [
-        m for m in embeddings.values() if isinstance(head, nn.Linear) and m.weight is head.weight
+        path
+        for path, module in embeddings.items()
+        if isinstance(head, nn.Linear) and module.weight is head.weight
     ]
-    if plan.head_on_host:
-        ends.why_resident = _unusual(base.model, head)
-        if not ends.why_resident:
-            assert isinstance(head, nn.Linear)
-            _take_head(ends, head)
-            ends.paths += tuple(path for path in resident if modules[path] is head)
-    for path, module in embeddings.items() if plan.embeddings_on_host else ():
-        weight = module.weight.detach()
-        if ends.block is not None and module in tied:
-            weight = ends.block.tensor("weight")
-        else:
-            ends.num_bytes += weight.numel() * weight.element_size()
-        ends.embeddings[path] = HostEmbedding(module, weight, device)
-        ends.paths += (path,)
+    ends = HostEnds(device, embeddings, tuple(tied))
+    ends.take(base.model, plan)
+    ends.paths += tuple(path for path in resident if modules[path] is ends.head)
     return ends
-
-
-def _take_head(ends: HostEnds, head: nn.Linear) -> None:
-    # A Parameter of its own: a tied embedding keeps the one that they had in common.
-    head.weight = nn.Parameter(head.weight.detach(), requires_grad=False)
-    frozen = [FrozenTensor(name, p, "data") for name, p in head.named_parameters(recurse=False)]
-    # Where the load put it, if that can be pinned: a copy would have the largest tensor twice.
-    block = Block.around(0, frozen[0], device=ends.device) if len(frozen) == 1 else None
-    ends.head, ends.block = head, block or Block.lay_out(0, frozen, device=ends.device)
-    ends.num_bytes += ends.block.num_bytes
 
 
 def _unusual(model: PreTrainedModel, head: object) -> str:

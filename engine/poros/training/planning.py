@@ -13,7 +13,7 @@ from torch import nn
 
 from poros.config import PorosConfig
 from poros.errors import PorosOOMError
-from poros.events import Event, PlanMade, PlanMeasured, StepFinished, Warned
+from poros.events import Event, PlanMade, PlanMeasured, PlanShrunk, StepFinished, Warned
 from poros.loading.base_model import BaseModel
 from poros.loading.record_check import resident_paths
 from poros.memory_plan import MemoryPlan, memory_plan
@@ -233,14 +233,16 @@ class PlanWatch:
 
     def __init__(self, planned: Planned, *, steps_per_epoch: int, emit: Emit) -> None:
         """Nothing is measured yet."""
+        self._holds = True
         self._planned, self._steps_per_epoch, self._emit = planned, steps_per_epoch, emit
         self._num_steps = 0
         self._peak_bytes = self._reserved_bytes = 0
         self._step_s = 0.0
 
     def hear(self, event: Event) -> None:
-        """Take a step's measurements."""
-        if not isinstance(event, StepFinished):
+        """Take a step's measurements, as long as the plan holds."""
+        self._holds &= not isinstance(event, PlanShrunk)
+        if not isinstance(event, StepFinished) or not self._holds:
             return
         self._num_steps += 1
         self._peak_bytes = max(self._peak_bytes, event.device_peak_bytes)

@@ -20,8 +20,9 @@ from poros.events import Event, StepFinished
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.memory_map import MemoryMapper
 from poros.training.optimizer import AdapterAdamW, Params
+from poros.training.room import Room
 from poros.training.telemetry import Meter
-from poros.training.train_step import train_step
+from poros.training.train_step import loss_of, train_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Trainer:
     emit: Callable[[Event], None]
     control: Control
     logs: Path
+    room: Room
     step: int = 0
     loss: float | None = None
     mapper: MemoryMapper | None = None
@@ -107,6 +109,7 @@ class Trainer:
                     max_grad_norm=self.pace.max_grad_norm,
                     autocast_dtype=self.pace.autocast_dtype,
                     between=self.control.check,
+                    make_room=self.room.maker(step, micro_batches, self._pass),
                 )
         except PorosNonFiniteError as error:
             dump = self._dump(step, micro_batches)
@@ -124,6 +127,13 @@ class Trainer:
             num_label_tokens=result.num_label_tokens,
             **self.meter.take(),
         )
+
+    def _pass(self, batch: Batch) -> None:
+        """Forward and backward of a batch for the memory that they take; changes nothing."""
+        try:
+            loss_of(self.model, batch, self.device, 1, self.pace.autocast_dtype).backward()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def _dump(self, step: int, micro_batches: list[Batch]) -> Path:
         """Put the batch that went wrong into the logs."""

@@ -68,15 +68,15 @@ class Work:
         if self.memory_map:
             assembly.map_memory()
         if point is None and not self.control.is_stopping:
-            assembly.evaluate(0)
-            assembly.ask("before")
+            assembly.looks.evaluate(0)
+            assembly.looks.ask("before", 0)
         self.emit(PhaseStarted(phase="train"))
         trainer = assembly.trainer
         stopped = trainer.train()
         if stopped is None:
             with phase_events("save", self.emit):
                 assembly.save(self.run_folder.adapter)
-            assembly.ask("after")
+            assembly.looks.ask("after", trainer.step)
         return Outcome(
             stopped=stopped,
             loss=trainer.loss,

@@ -42,14 +42,14 @@ class Run:
     seen: dict[str, Tensor] = field(default_factory=dict)
     batches: Iterator = field(default_factory=lambda: steps_of(tiny_batches()))
 
-    def step(self, number: int) -> None:
+    def step(self, number: int, **options) -> None:
         def observe(name: str, tensor: Tensor) -> None:
             self.seen[f"{number}.{name}"] = tensor.detach().cpu().clone()
 
         train_step(
             self.model, self.params, self.optimizer, next(self.batches), device=self.device,
             learning_rate=1e-2 / (number + 1), max_grad_norm=0.3, observe=observe,
-            autocast_dtype=torch.bfloat16 if self.autocast else None,
+            autocast_dtype=torch.bfloat16 if self.autocast else None, **options,
         )  # fmt: skip
 
 

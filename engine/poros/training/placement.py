@@ -1,0 +1,122 @@
+"""Where a run's tensors are, and their way to a smaller plan while it goes on.
+
+Every part changes in place, so whoever knows the ring or the optimizer goes on knowing it. It
+happens between two attempts: no graph is alive, and gradients are either none (a step that is made
+again) or whole (an optimizer's step that goes on).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from poros.events import Event
+from poros.memory_plan import MemoryPlan, smaller
+from poros.streaming.attach import Attachment
+from poros.streaming.block_manager import BlockManager
+from poros.streaming.boundaries import boundaries_of
+from poros.training.host_adamw import HostAdamW
+from poros.training.host_ends import HostEnds
+from poros.training.shortage import free
+from poros.training.streamed_head import StreamedHead
+
+
+@dataclass(kw_only=True)
+class Placement:
+    """The parts of a run whose tensors can lie on the host.
+
+    Attributes:
+        plan: What is in force.
+        model: transformers' model.
+        manager: The ring.
+        attachment: The layers on it.
+        ends: Head and embeddings.
+        head: The head's part in the model's forward, if it is on the host.
+        optimizer: Moments, adapters, gradients.
+        device: Where the model computes.
+        emit: Is told of a head that has to stay.
+        num_chunk_rows: Of the loss, once the head is on the host; None: by memory.
+    """
+
+    plan: MemoryPlan
+    model: PreTrainedModel
+    manager: BlockManager
+    attachment: Attachment
+    ends: HostEnds
+    head: StreamedHead | None
+    optimizer: HostAdamW
+    device: torch.device
+    emit: Callable[[Event], None]
+    num_chunk_rows: int | None = None
+
+    def shrink(self) -> MemoryPlan | None:
+        """Take the next smaller plan; None: there is none, and nothing was changed."""
+        below = smaller(self.plan)
+        while below is not None and _frees_nothing(self.plan, below):
+            below = smaller(below)
+        if below is not None:
+            self.take(below)
+        return below
+
+    def take(self, plan: MemoryPlan) -> None:
+        """Move what the plan has on the host and is not there yet; give up slots and places."""
+        self.rest()
+        self.manager.shrink(num_slots=plan.num_slots, resident=plan.resident)
+        if not plan.head_prefetch:
+            self.manager.when_idle = _nothing
+        if self.attachment.boundaries is None:
+            boundaries = boundaries_of(plan, self.manager, self.device)
+            if boundaries is not None:
+                self.attachment.keep_on_host(boundaries)
+        self.ends.take(self.model, plan)
+        if plan.head_on_host and not self.plan.head_on_host:
+            self.head = self.ends.attach(
+                self.model,
+                self.manager,
+                prefetch=plan.head_prefetch,
+                emit=self.emit,
+                num_chunk_rows=self.num_chunk_rows,
+            )
+        if plan.moments_on_host:
+            self.optimizer.send_moments()
+        if plan.adapters_on_host:
+            self.optimizer.send_adapters()
+            self.attachment.travel(self.optimizer.travelling)
+        self.plan = plan
+        free(self.device)
+
+    def rest(self) -> None:
+        """Have no block and no head on the device: the next pass brings them again."""
+        self.manager.forget()
+        if self.head is not None:
+            self.head.visitor.leave()
+
+
+def _frees_nothing(plan: MemoryPlan, below: MemoryPlan) -> bool:
+    """Whether a rung is only about the visits of a head that makes none."""
+    return not plan.head_on_host and below == dataclasses.replace(plan, head_prefetch=False)
+
+
+def _nothing() -> None:
+    """The head comes when it is asked for."""
+
+
+def in_words(above: MemoryPlan, below: MemoryPlan) -> str:
+    """What the smaller of two plans does otherwise, as ``head to the host``."""
+    said = []
+    if len(below.resident) < len(above.resident):
+        said.append(f"{len(below.resident)} resident blocks instead of {len(above.resident)}")
+    if below.num_slots < above.num_slots:
+        said.append(f"{below.num_slots} slots instead of {above.num_slots}")
+    groups = ("boundaries", "head", "embeddings", "moments", "adapters")
+    fields = {group: f"{group}_on_host" for group in groups}
+    moved = [g for g, field in fields.items() if getattr(below, field) > getattr(above, field)]
+    if moved:
+        said.append(f"{', '.join(moved)} to the host")
+    if above.head_prefetch and not below.head_prefetch and below.head_on_host:
+        said.append("the head after the last block instead of beside it")
+    return "; ".join(said)

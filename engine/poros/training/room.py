@@ -1,0 +1,170 @@
+"""What a run does when the device's memory runs out: a smaller plan, or words if there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from poros.config import PorosConfig
+from poros.data.batches import Batch
+from poros.errors import PorosOOMError
+from poros.events import Event, PlanShrunk, Warned
+from poros.training.fitting import fits, fitting_setting
+from poros.training.placement import Placement, in_words
+from poros.training.shortage import MakeRoom, Shortage, until_it_fits
+
+T = TypeVar("T")
+
+Pass = Callable[[Batch], None]
+"""Forward and backward of a batch, for the memory that they take."""
+
+
+class Room:
+    """Makes room for steps, evaluations and answers.
+
+    Args:
+        placement: What can move to the host.
+        config: The run's settings, to name those that would help.
+        emit: Is told of every smaller plan.
+    """
+
+    def __init__(
+        self, placement: Placement, config: PorosConfig, emit: Callable[[Event], None]
+    ) -> None:
+        """Leave everything where it is."""
+        self.placement, self._config, self._emit = placement, config, emit
+
+    def maker(
+        self, step: int, micro_batches: Sequence[Batch] = (), attempt: Pass | None = None
+    ) -> MakeRoom:
+        """What to call when memory ran out in a step, or after it; one a step.
+
+        It takes smaller plans while there are some, then lets the smallest one try once more.
+
+        Args:
+            step: Its number.
+            micro_batches: What it learns from.
+            attempt: Finds out what would fit, once nothing smaller is left.
+        """
+        tried_as_it_is = False
+
+        def make_room(shortage: Shortage) -> None:
+            nonlocal tried_as_it_is
+            above = self.placement.plan
+            below = self.placement.shrink()
+            if below is None and not tried_as_it_is:
+                # What was freed may lie together now, and other programs come and go.
+                tried_as_it_is = True
+                self.placement.rest()
+                self._again_as_it_is(step, shortage)
+                return
+            if below is None:
+                raise self._nothing_smaller(shortage, step, micro_batches, attempt)
+            self._emit(
+                PlanShrunk(
+                    step=step,
+                    phase=shortage.phase,
+                    change=in_words(above, below),
+                    plan=dataclasses.asdict(below),
+                    asked_bytes=shortage.asked_bytes,
+                    in_use_bytes=shortage.in_use_bytes,
+                    cap_bytes=shortage.cap_bytes,
+                )
+            )
+
+        return make_room
+
+    def first_that_fits(
+        self, phase: str, step: int, attempts: Sequence[tuple[str, Callable[[], T]]]
+    ) -> T | None:
+        """What the first attempt gives that the memory is enough for; None: it is for none.
+
+        Plans get smaller before the second attempt is made, since they keep the bits.
+
+        Args:
+            phase: ``evaluate`` or ``sample``.
+            step: After which.
+            attempts: Ever smaller ones, each with words for how it is done.
+        """
+        for number, (how, attempt) in enumerate(attempts):
+            if number:
+                self._warn(phase, f"done {how}, since the device's memory is not enough otherwise")
+            try:
+                return until_it_fits(
+                    attempt,
+                    phase=lambda: phase,
+                    device=self.placement.device,
+                    make_room=self.maker(step),
+                    undo=self.placement.rest,
+                )
+            except PorosOOMError:
+                continue
+        self._warn(phase, "left out: the device has too little memory for it")
+        return None
+
+    def _again_as_it_is(self, step: int, shortage: Shortage) -> None:
+        message = (
+            f"step {step}, {shortage.phase}: out of device memory under the smallest plan; what"
+            " nobody used was given back, and it is tried once more"
+        )
+        self._emit(Warned(code="memory", message=message))
+
+    def _warn(self, phase: str, message: str) -> None:
+        self._emit(Warned(code=f"{phase}-memory", message=f"{phase}: {message}"))
+
+    def _nothing_smaller(
+        self,
+        shortage: Shortage,
+        step: int,
+        micro_batches: Sequence[Batch],
+        attempt: Pass | None,
+    ) -> PorosOOMError:
+        sizes = "everything that can be is on the host"
+        if shortage.cap_bytes:
+            sizes = (
+                f"{_gigabytes(shortage.asked_bytes)} asked for, {_gigabytes(shortage.in_use_bytes)}"
+                f" of {_gigabytes(shortage.cap_bytes)} in use, {sizes}"
+            )
+        way_out = self._way_out(shortage, micro_batches, attempt)
+        return PorosOOMError(
+            f"{shortage.reason}: {sizes}",
+            where=f"step {step}, {shortage.phase}",
+            remediation=f"{way_out}; checkpoints are intact",
+        )
+
+    def _way_out(
+        self, shortage: Shortage, micro_batches: Sequence[Batch], attempt: Pass | None
+    ) -> str:
+        config = self._config
+        if config.layers_per_block > 1:
+            return "set block_size: 1 (same bits) and run again"
+        if shortage.phase == "step":
+            return "free the device of other programs, or lower lora_rank"
+        found = None
+        if attempt is not None and micro_batches:
+            placement = self.placement
+            largest = max(micro_batches, key=lambda batch: batch.input_ids_BT.numel())
+            found = fitting_setting(
+                largest, lambda batch: fits(attempt, batch, placement.device, placement.rest)
+            )
+        if found is None:
+            return (
+                "free the device of other programs; otherwise lower max_seq_length or"
+                " per_device_batch_size, which starts another run"
+            )
+        if found.num_rows:
+            num_micro_batches = (
+                config.gradient_accumulation_steps * config.per_device_batch_size // found.num_rows
+            )
+            setting = (
+                f"per_device_batch_size: {found.num_rows} with gradient_accumulation_steps:"
+                f" {num_micro_batches}"
+            )
+        else:
+            setting = f"max_seq_length: {found.num_tokens}"
+        return f"set {setting}, which was tried and fits, and start another run"
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
