@@ -5,8 +5,9 @@ python docs/validation/cpu_step_bar.py OUT.json [--pairs 40] [--threads N] [--pr
 Both in one process, in turn, on the demo's model, settings and batches, with the same determinism
 and threads; who begins alternates from pair to pair. Resident: stock transformers + bitsandbytes +
 PEFT, opened by the gate's own reference, with gradient checkpointing. Time is the processor time of
-the process, since the machine may have other work; wall time stands beside it. After every pair the
-losses must be the same bits, at the end the adapters.
+the process, since the machine may have other work; wall time stands beside it. With several threads
+set OMP_WAIT_POLICY=PASSIVE, or threads that wait for a busy machine count as work. After every pair
+losses and adapters must be the same bits.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from poros.demo.model import demo_model_folder
 from poros.measure import prepare, streamed_arm
 from poros.measure.arms import REFERENCE_SCRIPT
 from poros.measure.artifacts import environment
+from poros.measure.fingerprint import same_bits
 from poros.measure.request import Request
 from poros.training.determinism import enforce_determinism
 
@@ -36,6 +38,10 @@ NUM_UNTIMED = 3
 
 def say(line):
     sys.stdout.write(f"{line}\n")
+
+
+def without_folder(argument):
+    return Path(argument).name if "/" in argument else argument
 
 
 def reference():
@@ -112,17 +118,23 @@ class Timed:
         return {f"median_{k}": statistics.median(v) for k, v in kept.items()} | kept
 
 
-def compare(arms, plan, cell, num_pairs):
-    """Step in turn; whether all was equal."""
+def compare(arms, plan, cell, num_pairs, keep):
+    """Step in turn and keep what was found after every pair."""
     equal = True
     for pair in range(NUM_UNTIMED + num_pairs):
         step = pair % cell.num_steps
         batches = streamed_arm.read_batches(plan, cell, step)
         order = sorted(arms) if pair % 2 else sorted(arms, reverse=True)
         values = [arms[name].step(batches, cell.learning_rates[step]) for name in order]
-        equal = equal and values[0] == values[1]
+        equal = equal and values[0] == values[1] and same_weights(arms)
+        if pair >= NUM_UNTIMED:
+            keep(equal)
+
+
+def same_weights(arms):
+    """Whether both have the same adapters, to the byte."""
     sides = [[weight for _, weight in timed.arm.params] for timed in arms.values()]
-    return equal and all(torch.equal(a, b) for a, b in zip(*sides, strict=True))
+    return all(same_bits(a, b) for a, b in zip(*sides, strict=True))
 
 
 def show_profile(timed, plan, cell):
@@ -147,26 +159,42 @@ def main():
         (cell,) = plan.cells
         kinds = {"resident": Resident, "streamed": Streamed}
         arms = {name: Timed(kind(plan, cell), cell.seed) for name, kind in kinds.items()}
-        equal = compare(arms, plan, cell, options.pairs)
+        about = {
+            "what": "the demo's step, streamed and resident with gradient checkpointing, in turn",
+            "command": "docs/validation/cpu_step_bar.py "
+            + " ".join(map(without_folder, sys.argv[1:])),
+            "environment": environment(),
+            "num_threads": options.threads,
+        }
+
+        def keep(equal):
+            record = about | {"same_bits": equal} | result(arms)
+            options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+        compare(arms, plan, cell, options.pairs, keep)
         if options.profile:
             for timed in arms.values():
                 show_profile(timed, plan, cell)
+    tell(json.loads(options.output.read_text(encoding="utf-8")))
+
+
+def result(arms):
+    """The times, and the ratio that they are about."""
     found = {name: timed.record() for name, timed in arms.items()}
     pairs = zip(found["streamed"]["cpu_s"], found["resident"]["cpu_s"], strict=True)
-    ratio = statistics.median(a / b for a, b in pairs)
-    record = {
-        "what": "the demo's step, streamed and resident with gradient checkpointing, in turn",
-        "command": f"docs/validation/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}",
-        "environment": environment(),
-        "num_threads": options.threads,
-        "num_pairs": options.pairs,
-        "same_bits": equal,
-        "median_ratio_of_pairs_cpu": ratio,
+    ratios = [streamed / resident for streamed, resident in pairs]
+    return {
+        "num_pairs": len(ratios),
+        "median_ratio_of_pairs_cpu": statistics.median(ratios),
         "arms": found,
     }
-    options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    say(f"same bits: {equal}; streamed / resident, processor time: {ratio:.3f}")
-    for name, values in found.items():
+
+
+def tell(record):
+    """The record in three lines."""
+    ratio = record["median_ratio_of_pairs_cpu"]
+    say(f"same bits: {record['same_bits']}; streamed / resident, processor time: {ratio:.3f}")
+    for name, values in record["arms"].items():
         say(f"{name}: {values['median_cpu_s']:.3f} s cpu, {values['median_wall_s']:.3f} s wall")
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from poros import atomic
+from poros.errors import PorosOOMError
 from poros.events import Event, MemoryMapped
 from poros.loading.base_model import BaseModel
 from poros.streaming.block_manager import BlockManager
@@ -221,7 +222,7 @@ class MemoryMapper:
         recording.start()
         try:
             yield
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, PorosOOMError):
             self._write(recording.result(number, ran_out=True))
             raise
         else:
