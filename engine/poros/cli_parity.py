@@ -99,6 +99,11 @@ _SHAPE_OPTIONS = (
         help="The streamed arm's: auto (the bare ring), min, or GB of the card.",
     ),
     click.option(
+        "--host-tier",
+        type=click.Choice(["auto", "registered", "pageable", "disk"]),
+        help="The streamed arm's setting.",
+    ),
+    click.option(
         "--memory-map",
         is_flag=True,
         default=None,
@@ -119,7 +124,8 @@ _SHAPE_OPTIONS = (
 _SHAPE_NAMES = {
     "device", "num_layers", "seq_len", "batch_size", "accumulation", "dropout", "autocast",
     "block_size", "num_slots", "num_timing_steps", "compile", "cap_gb", "gradient_checkpointing",
-    "through_files", "vram_budget", "memory_map", "variants", "tokenizer", "num_parallel",
+    "through_files", "vram_budget", "host_tier", "memory_map", "variants", "tokenizer",
+    "num_parallel",
 }  # fmt: skip
 
 

@@ -98,6 +98,8 @@ class PorosConfig(BaseModel):
     """Copies the next block while this one computes. Changes no bit of the result."""
     vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
     """GB of the card for tensors; auto: what is free, min: the least. It changes no bit."""
+    host_tier: Literal["auto", "registered", "pageable", "disk"] = _in("streaming", "auto")
+    """Where blocks wait: pinned memory, plain memory, files; auto by room. Changes no bit."""
     preserve_rng_state: bool = _in("streaming", True)
     """Draws the same dropout in the recompute as in the forward pass."""
     freeze_embeddings: bool = _in("streaming", True)

@@ -151,6 +151,8 @@ class ModelLoaded(Event):
     num_adapter_tensors: int
     load_device_peak_bytes: int
     from_cache: bool
+    host_tier: str = ""
+    disk_bytes: int = 0
     text_class: str = ""
     key_mapping: dict[str, str] = dataclasses.field(default_factory=dict)
 

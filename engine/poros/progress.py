@@ -200,8 +200,9 @@ def _sentences(
                 f" {event.num_truncated} cut, {event.num_dropped} left out"
             ]
         case events.ModelLoaded():
+            from_disk = f", {gigabytes(event.disk_bytes)} on disk" if event.disk_bytes else ""
             return [
-                f"{event.num_blocks} blocks, {gigabytes(event.host_bytes)} on the host;"
+                f"{event.num_blocks} blocks, {gigabytes(event.host_bytes)} on the host{from_disk};"
                 f" {event.num_slots} slots of {gigabytes(event.slot_bytes)} on the device;"
                 f" {event.num_trainable_params} weights to train"
             ]

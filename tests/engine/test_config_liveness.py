@@ -154,6 +154,16 @@ ROWS: dict[str, Row] = {
         base={"device": "auto"},
         same_bits=True,
     ),
+    "host_tier": Row(
+        "disk",
+        lambda a, b: (
+            [loaded(s).host_tier for s in (a, b)] == ["memory", "disk"]
+            and loaded(b).disk_bytes > 0 == loaded(a).disk_bytes
+            and loaded(b).host_bytes < loaded(a).host_bytes
+            and "host-tier" in b.warnings()
+        ),
+        same_bits=True,
+    ),
     "preserve_rng_state": Row(
         False,
         lambda a, b: b.error is None and a.num_random_states > b.num_random_states,

@@ -41,6 +41,7 @@ INVARIANT = {
     "num_slots": {"num_slots": 3},
     "prefetch": {"enable_prefetch": False},
     "no cache": {"nf4_cache": "off"},
+    "blocks on disk": {"host_tier": "disk"},
     "saving": {"save_steps": 3, "keep_checkpoints": 3},
     "evaluating": {"eval_dataset": "data.jsonl", "samples": ["why?"], "sample_tokens": 2},
 }

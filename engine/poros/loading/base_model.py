@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from poros.arch_table import ArchSpec
-from poros.errors import PorosModelError
+from poros.errors import PorosModelError, PorosStorageError
 from poros.events import Event, Warned
+from poros.host_room import rss_bytes
 from poros.loading import nf4_cache
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.model_filler import DENSE_DTYPES, Filled, LoadPlan, ModelFiller
@@ -27,8 +29,10 @@ from poros.loading.probe import architecture_of
 from poros.loading.record_check import RecordError, resident_paths
 from poros.loading.stock_source import StockSource
 from poros.loading.text_part import TextPart
+from poros.loading.tier_choice import tier_for, tier_taken
 from poros.model_config import check_config, is_prequantised
 from poros.streaming.block import Block
+from poros.streaming.host_tier import PLAIN, make_tier
 
 __all__ = ["DENSE_DTYPES", "BaseModel", "load_base_model", "place_ends"]
 
@@ -51,6 +55,9 @@ class BaseModel:
         prequantised: Whether the model's own files are NF4.
         digest: Sha256 of the source.
         cache_entry: The NF4 cache's folder for it, which `from_pretrained` opens; None: no cache.
+        host_tier: Where the blocks lie: ``registered``, ``pageable`` or ``disk``; ``memory`` on the
+            CPU, which has nothing to register.
+        rss_before_bytes: What the process had before the load.
     """
 
     model: PreTrainedModel
@@ -63,6 +70,8 @@ class BaseModel:
     prequantised: bool
     digest: str
     cache_entry: Path | None = None
+    host_tier: str = "memory"
+    rss_before_bytes: int = 0
 
 
 def load_base_model(
@@ -78,6 +87,7 @@ def load_base_model(
     trust_remote_code: bool = False,
     load_strategy: str = "auto",
     architecture: ArchSpec | None = None,
+    host_tier: str = "auto",
 ) -> BaseModel:
     """Load a model, quantising each linear once on `device` or taking it from the cache.
 
@@ -94,10 +104,13 @@ def load_base_model(
         load_strategy: ``gpu`` quantises by stock's `from_pretrained`, without the cache, in the
             device memory of all of the model.
         architecture: The record to load by; None: the family's own.
+        host_tier: ``registered``, ``pageable``, ``disk``, or ``auto`` for what there is room for.
 
     Raises:
+        PorosConfigError: ``disk``, but the blocks are in no file.
         PorosModelError: Files or config are damaged, refused or disagree.
     """
+    rss_before_bytes = rss_bytes()
     architecture = architecture or architecture_of(source.config, where=source.name)
     check_config(
         source.config, architecture, where=source.name, trust_remote_code=trust_remote_code
@@ -111,12 +124,20 @@ def load_base_model(
         attn_implementation, emit, is_prequantised(source.config, where=source.name), architecture,
     )  # fmt: skip
     plan.check()
+    as_stock = load_strategy == "gpu" and quantization == "nf4" and not plan.prequantised
+    as_it_is = cache is None or quantization != "nf4" or plan.prequantised
+    cached = not as_stock and not as_it_is
+    tier = tier_for(host_tier, source, plan, cached=cached, as_stock=as_stock)
+    plan = replace(plan, tier=make_tier(tier, device))
     with memory_errors():
-        if load_strategy == "gpu" and quantization == "nf4" and not plan.prequantised:
-            return _load_through_stock(source, plan)
-        if cache is None or quantization != "nf4" or plan.prequantised:
-            return _base_model(ModelFiller(source, plan).run(), plan, source.digest())
-        return _load_through_cache(source, plan, cache)
+        if as_stock:
+            base = _load_through_stock(source, plan)
+        elif cache is None or as_it_is:
+            base = _base_model(ModelFiller(source, plan).run(), plan, source.digest())
+        else:
+            base = _load_through_cache(source, plan, cache)
+    taken = tier_taken(tier, base.blocks, device, emit=emit)
+    return replace(base, host_tier=taken, rss_before_bytes=rss_before_bytes)
 
 
 def place_ends(base: BaseModel, device: torch.device, *, without: Collection[str] = ()) -> None:
@@ -140,6 +161,11 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
             nf4_cache.discard(entry, str(error), emit=plan.emit)
         else:
             return replace(base, from_cache=True, prequantised=False, cache_entry=entry)
+    if plan.tier.files is not None:
+        peak_bytes = _write_entry(source, plan, entry, key)
+        base = _load_through_cache(source, plan, cache)  # it is sound now, and found
+        peak_bytes = max(peak_bytes, base.load_device_peak_bytes)
+        return replace(base, from_cache=False, load_device_peak_bytes=peak_bytes)
     headers = {name: source.header(name) for name in source.names()}
     needed_bytes = nf4_cache.estimate_bytes(headers, plan.architecture.layers_path)
     with nf4_cache.writing(
@@ -148,6 +174,27 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
         base = _base_model(ModelFiller(source, plan, writer).run(), plan, source.digest())
         writer.finish(base.model.config, source.folder)
     return replace(base, cache_entry=entry if entry.is_dir() else None)
+
+
+def _write_entry(source: ByteSource, plan: LoadPlan, entry: Path, key: dict[str, Any]) -> int:
+    """Quantise into the cache alone, for blocks that are to be read from it; as `write`."""
+    headers = {name: source.header(name) for name in source.names()}
+    needed_bytes = nf4_cache.estimate_bytes(headers, plan.architecture.layers_path)
+    in_memory, peak_bytes = replace(plan, tier=PLAIN), 0
+    with nf4_cache.writing(
+        entry, key, name=source.name, needed_bytes=needed_bytes, emit=plan.emit
+    ) as writer:
+        if writer.folder is not None:
+            filler = ModelFiller(source, in_memory, writer)
+            peak_bytes = filler.write()
+            writer.finish(filler.skeleton.model.config, source.folder)
+    if not nf4_cache.is_sound(entry, key, emit=plan.emit):
+        raise PorosStorageError(
+            "the blocks are to be read from the NF4 cache, which could not be written",
+            where=str(entry.parent),
+            remediation="free some disk, set nf4_cache to another folder, or host_tier: registered",
+        )
+    return peak_bytes
 
 
 def _load_through_stock(source: ByteSource, plan: LoadPlan) -> BaseModel:

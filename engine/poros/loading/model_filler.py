@@ -21,9 +21,10 @@ from poros.loading.phases import device_peak, phase_events
 from poros.loading.record_check import resident_paths
 from poros.loading.skeleton import Skeleton, build_skeleton, checkpoint_tensors, finish
 from poros.loading.text_part import RenamedSource
-from poros.streaming.block import Block, FrozenTensor
+from poros.streaming.block import Block, FrozenTensor, drop
 from poros.streaming.file_reader import FilePart, FileReader
 from poros.streaming.host_memory import untouched
+from poros.streaming.host_tier import PLAIN, HostTier
 from poros.weights_index import short_list
 
 DENSE_DTYPES = {
@@ -48,6 +49,7 @@ class LoadPlan:
     emit: Emit
     prequantised: bool
     architecture: ArchSpec
+    tier: HostTier = PLAIN
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -123,6 +125,21 @@ class ModelFiller:
             where=source.name,
         )
 
+    def write(self) -> int:
+        """Only write the cache's entry, no layer is kept; the most device memory that it took."""
+        assert self.writer is not None
+        peaks = device_peak(self.plan.device)
+        with phase_events("quantise", self.plan.emit), peaks as peak, FileReader() as reader:
+            self._report_left_out()
+            self._check_tied_copies()
+            self._fill_ends(reader)
+            num_layers = len(self.skeleton.layers)
+            for index, frozen in enumerate(self._fill_layers()):
+                drop(frozen)
+                done = min((index + 1) * self.plan.layers_per_block, num_layers)
+                self._progress("quantise", done, num_layers)
+        return peak[0]
+
     def run(self) -> Filled:
         """Fill everything; the ends stay on the host."""
         phase = "load" if self.plan.prequantised or self.plan.quantization != "nf4" else "quantise"
@@ -167,9 +184,10 @@ class ModelFiller:
                 self._progress(phase, min(done * size, num_layers), num_layers)
         return blocks
 
-    def _lay_out_blocks(self, reader: FileReader) -> Iterator[Block]:
-        skeleton, size = self.skeleton, self.plan.layers_per_block
-        layers = list(zip(skeleton.layer_prefixes, skeleton.layers, strict=True))
+    def _fill_layers(self) -> Iterator[list[FrozenTensor]]:
+        """Block by block, what travels."""
+        layers = list(zip(self.skeleton.layer_prefixes, self.skeleton.layers, strict=True))
+        size = self.plan.layers_per_block
         for first in range(0, len(layers), size):
             frozen: list[FrozenTensor] = []
             for place, (prefix, layer) in enumerate(layers[first : first + size]):
@@ -177,11 +195,17 @@ class ModelFiller:
                 if self.writer is not None:
                     self.writer.write(first + place, nf4.stored_tensors(layer, prefix), len(layers))
                 frozen += nf4.frozen_tensors(layer, f"{place}.")
+            yield frozen
+
+    def _lay_out_blocks(self, reader: FileReader) -> Iterator[Block]:
+        for index, frozen in enumerate(self._fill_layers()):
             frozen = [
                 replace(entry, stored=self._unread.get(entry.value.data_ptr())) for entry in frozen
             ]
             assert sum(entry.stored is not None for entry in frozen) == len(self._unread)
-            yield Block.lay_out(first // size, frozen, device=self.plan.device, reader=reader)
+            yield Block.lay_out(
+                index, frozen, device=self.plan.device, reader=reader, tier=self.plan.tier
+            )
             # Their addresses are given out again from here on.
             self._unread.clear()
 

@@ -183,6 +183,7 @@ def writing(
             yield writer
             if writer.failure is not None:
                 raise _CacheUnwritten
+        _stamp_entry(entry)
     except (_CacheUnwritten, PorosStorageError) as error:
         if not writer.finished:
             raise
@@ -250,9 +251,20 @@ def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
     wrong = [name for name in files if hashes[entry / name] != files[name]["sha256"]]
     if wrong:
         return f"{', '.join(wrong)} changed"
+    _write_stamps(entry, stamps)
+    return None
+
+
+def _stamp_entry(entry: Path) -> None:
+    """Note that the files are those whose hashes the manifest has: they have just been made."""
+    files = _read_json(entry / MANIFEST).get("files", {})
+    with contextlib.suppress(OSError):
+        _write_stamps(entry, {name: stamp(entry / name) for name in files})
+
+
+def _write_stamps(entry: Path, stamps: Mapping[str, list[int]]) -> None:
     with contextlib.suppress(OSError, PorosStorageError):
         atomic.write_file(entry / _STAMPS, json.dumps(stamps))
-    return None
 
 
 def _announce(entry: Path, needed_bytes: int, emit: Emit) -> None:

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
     """Memory, and what the link had to carry."""
     boundaries = streamed.attachment.boundaries
+    base = streamed.base
     found: dict[str, Any] = {
         "num_passes": num_passes,
         "host_rss_bytes": psutil.Process().memory_info().rss,
+        "host_rss_before_load_bytes": base.rss_before_bytes,
+        "host_tier": base.host_tier,
+        "disk_bytes": sum(block.num_bytes - block.host_bytes for block in base.blocks),
         "host_rss_peak_bytes": peak_rss_bytes(),
-        "host_block_bytes": sum(block.num_bytes for block in streamed.base.blocks),
-        "load_device_peak_bytes": streamed.base.load_device_peak_bytes,
-        "resident_bytes": streamed.base.resident_bytes - streamed.ends.num_bytes,
+        "host_block_bytes": sum(block.host_bytes for block in base.blocks),
+        "load_device_peak_bytes": base.load_device_peak_bytes,
+        "resident_bytes": base.resident_bytes - streamed.ends.num_bytes,
         "host_ends_bytes": streamed.ends.num_bytes,
         "host_boundary_bytes": boundaries.host_bytes if boundaries is not None else 0,
         "holdings": [asdict(held) for held in streamed.optimizer.holdings(streamed.params)],

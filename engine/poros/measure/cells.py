@@ -97,6 +97,25 @@ def _new_pairs(row: Row, factor: str, level: Any, levels: Levels) -> set[Pair]:
     }
 
 
+TIERS: tuple[tuple[str, Row], ...] = (
+    ("disk", {"accumulation": 2, "compile": False}),
+    ("pageable", {"num_slots": 3, "compile": False}),
+)
+"""Tiers that a row has its blocks in, and which: the first like this, never the first of all."""
+
+
+def with_tiers(rows: Sequence[Row]) -> list[Row]:
+    """The rows, some of them with blocks in files, or in memory that is never registered."""
+    found = [dict(row) for row in rows]
+    for tier, wanted in TIERS:
+        fitting = (r for r in found[1:] if r.items() >= wanted.items() and "host_tier" not in r)
+        # Few layers a block: more visits.
+        row = min(fitting, key=lambda row: int(row.get("block_size", 1)), default=None)
+        if row is not None:
+            row["host_tier"] = tier
+    return found
+
+
 ON_HOST: tuple[tuple[str, Row], ...] = (
     ("adapters_on_host", {"adapter_dtype": "bfloat16", "accumulation": 2, "compile": False}),
     ("adapters_on_host", {"autocast": "bfloat16", "accumulation": 2, "compile": False}),

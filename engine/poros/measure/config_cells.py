@@ -117,6 +117,7 @@ def _settings(config: PorosConfig, request: Request) -> dict[str, Any]:
         "precision": config.quantization,
         "dtype": str(_dtype(config)).removeprefix("torch."),
         "prefetch": config.enable_prefetch,
+        "host_tier": config.host_tier,
         "preserve_rng": config.preserve_rng_state,
         "resume_at": resume_at(request),
     }

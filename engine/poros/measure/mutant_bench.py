@@ -256,6 +256,8 @@ class Mutant:
     """Shown by continuing from a checkpoint."""
     ends: bool = False
     """Shown with head and embeddings on the host."""
+    tier: bool = False
+    """Shown with blocks that pass through staging."""
     left_out: Callable[[Bench], str] = lambda _: ""
     """Says why a cell can't show it; empty: it can."""
 

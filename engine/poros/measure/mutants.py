@@ -37,6 +37,7 @@ from poros.measure.shortage_mutants import RUNS_OUT, SHORTAGE_MUTANTS
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
 from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
+from poros.measure.tier_mutants import TIER_MUTANTS, no_copy_back, with_blocks_staged
 
 PLAIN = Setting()
 CACHED = Setting(use_cache=True, plain=True)
@@ -84,12 +85,6 @@ def nothing_compiled(bench: Bench) -> str:
     """Compiling takes a minute, and concerns only runs that do it."""
     compiled = any(cell.compile for cell in bench.plan.cells)
     return "" if compiled else "no cell of this run compiles its layers"
-
-
-def no_copy_back(bench: Bench) -> str:
-    """The last two blocks stay in the two slots for the way back."""
-    stays = bench.num_layers // 2 >= bench.num_layers - 2
-    return "the middle one of so few blocks is not copied on the way back" if stays else ""
 
 
 def no_other_kernels(bench: Bench) -> str:
@@ -220,6 +215,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *RESIDENT_MUTANTS,
     *BOUNDARY_MUTANTS,
     *SHORTAGE_MUTANTS,
+    *TIER_MUTANTS,
 )  # fmt: skip
 
 
@@ -250,25 +246,34 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     bench = _bench(plan, plan.cells[0])
     baselines: dict[Setting | str, ArmRecord] = {}
     biased = next((cell for cell in plan.cells if cell.model == WITH_BIASES), None)
+    if biased is not None:  # what is in files can't be broken in memory
+        biased = dataclasses.replace(biased, host_tier="auto")
     others = [m for m in chosen if biased and m.left_out is no_biases and no_biases(bench)]
     ends = [mutant for mutant in chosen if mutant.ends]
-    first = [mutant for mutant in chosen if mutant not in others and not mutant.ends]
+    staged = [mutant for mutant in chosen if mutant.tier]
+    first = [m for m in chosen if m not in others and not m.ends and not m.tier]
     found = _tried(bench, first, baselines)
     found += _protections(bench, baselines)
     if others and biased is not None:
         found += _tried(_bench(plan, biased), others, {})
     if ends:
-        found += _tried_on_ends(bench, ends)
+        hosted = with_ends_on_host(plan.cells[0])
+        found += _tried_elsewhere(bench, hosted, ends, "head and embeddings on the host")
+    if staged:
+        cell = with_blocks_staged(plan.cells[0])
+        found += _tried_elsewhere(bench, cell, staged, "blocks that are staged")
     return found
 
 
-def _tried_on_ends(bench: Bench, chosen: Sequence[Mutant]) -> list[dict[str, Any]]:
-    """Those of head and embeddings, and that having these on the host changes nothing."""
-    hosted = _bench(bench.plan, with_ends_on_host(bench.plan.cells[0]))
-    baseline = hosted.run(PLAIN)
-    found = _tried(hosted, chosen, {PLAIN: baseline})
+def _tried_elsewhere(
+    bench: Bench, cell: Cell, chosen: Sequence[Mutant], what: str
+) -> list[dict[str, Any]]:
+    """Mutants of a cell that has its bytes elsewhere, and that this alone changes nothing."""
+    other = _bench(bench.plan, cell)
+    baseline = other.run(PLAIN)
+    found = _tried(other, chosen, {PLAIN: baseline})
     where = first_difference(bench.run(PLAIN), baseline)
-    return [*found, _protected("head and embeddings on the host", where)]
+    return [*found, _protected(what, where)]
 
 
 def _bench(plan: Plan, cell: Cell) -> Bench:

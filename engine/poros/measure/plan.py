@@ -65,6 +65,8 @@ class Cell:
     runs_out_at: int | None = None
     """The step, from 0, in which memory runs out in a backward; it is made again, and the run goes
     on, with all on the host that can be."""
+    host_tier: str = "auto"
+    """Where the blocks wait: a value of the setting of that name."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

@@ -27,6 +27,7 @@ from poros.measure.cells import (
     compiled_cells_are_few,
     covering_array,
     with_state_on_host,
+    with_tiers,
 )
 from poros.measure.config_cells import config_cells
 from poros.measure.end_mutants import with_ends_on_host
@@ -75,7 +76,7 @@ def demo_cells(request: Request) -> list[Cell]:
     digest = source.digest()[:16]
     rows = _rows(path)
     levels = {name: tuple(levels) for name, levels in (request.levels or CPU_LEVELS).items()}
-    array = with_state_on_host(covering_array(levels, compiled_cells_are_few))
+    array = with_tiers(with_state_on_host(covering_array(levels, compiled_cells_are_few)))
     nf4_folders = {
         model: quantised(
             SafetensorsSource(relabel(path, model, folder / "models" / f"{model}-{digest}")),

@@ -55,6 +55,8 @@ class Request:
     """Processes at a time; None: on a GPU one, so that times are each arm's own."""
     vram_budget: float | str = "auto"
     """Of the streamed arm of a ``shape``: ``auto`` is the bare ring, otherwise as in a config."""
+    host_tier: str = "auto"
+    """Of the streamed arm of a ``shape``."""
     cap_bytes: int | None = None
     memory_map: bool = False
     """The streamed arm maps its memory."""

@@ -61,7 +61,7 @@ def shape_cells(request: Request) -> list[Cell]:
     settings = {
         key: getattr(request, key)
         for key in ("dropout", "accumulation", "autocast", "block_size", "num_slots", "compile",
-                    "num_timing_steps", "gradient_checkpointing")
+                    "host_tier", "num_timing_steps", "gradient_checkpointing")
     }  # fmt: skip
     settings |= {"resume_at": resume_at(request)} | planned(
         _as_config(request), base, [request.seq_len]

@@ -118,6 +118,7 @@ def open_streamed(
         layers_per_block=cell.block_size,
         attn_implementation=cell.attn_implementation,
         emit=silent,
+        host_tier=cell.host_tier,
     )
     ends = take_ends(base, memory_plan_of(cell), device)
     place_ends(base, device, without=ends.paths)

@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from poros.streaming.device_slots import CopyLane, Slot
 from poros.streaming.file_reader import FilePart, FileReader
 from poros.streaming.host_memory import HostBuffer
+from poros.streaming.host_tier import PLAIN, FileBytes, HostTier, Segment
 
 ALIGNMENT_BYTES = 256
 """What a fresh device allocation guarantees; cuBLASLt picks kernels by it."""
@@ -72,9 +74,9 @@ class Block:
 
     Attributes:
         index: The block's position in the model, from 0.
-        host: The bytes, (num_bytes,) uint8.
-        places: The layout of `host`, one place a tensor.
-        home: Views of `host`, one a tensor.
+        num_bytes: Size of the flat buffer, alignment gaps included.
+        places: The layout of the buffer, one place a tensor.
+        home: Views of `host`, one a tensor; none if the bytes are in files.
         tensors: The tensors as they are now: in a slot, or what holders have while away.
     """
 
@@ -83,17 +85,20 @@ class Block:
         index: int,
         frozen: Sequence[FrozenTensor],
         places: Sequence[Place],
-        buffer: HostBuffer,
+        buffer: HostBuffer | None,
         device: torch.device,
         *,
         readable: bool = False,
+        tier: HostTier = PLAIN,
+        files: FileBytes | None = None,
     ) -> None:
         """Use `lay_out` or `zeros`."""
         self.index = index
+        self.num_bytes = _end_bytes(places)
         self.places = tuple(places)
         self._frozen = tuple(frozen)
-        self._buffer = buffer
-        self.home = [place.view(buffer.tensor) for place in places]
+        self._buffer, self._tier, self._files = buffer, tier, files
+        self.home = [place.view(buffer.tensor) for place in places] if buffer is not None else []
         self._away = self.home
         if not readable:
             self._away = [torch.empty(0, dtype=p.dtype, device=device) for p in places]
@@ -110,6 +115,7 @@ class Block:
         device: torch.device,
         readable: bool = False,
         reader: FileReader | None = None,
+        tier: HostTier = PLAIN,
     ) -> Block:
         """Copy the tensors into a host buffer of exact size and leave placeholders on `device`.
 
@@ -120,24 +126,35 @@ class Block:
             readable: Leave the host's views instead of placeholders: who reads a tensor between
                 its visits (a checkpoint) finds it whole, on the CPU.
             reader: Reads, in the background, what is still in files: `wait_filled` before any use.
+            tier: What kind of memory the bytes lie in, and how they get to the device from there.
         """
         places = list(_places((entry.name, entry.value) for entry in frozen))
-        buffer = HostBuffer(_end_bytes(places), device)
+        if tier.files is not None:
+            for path in {entry.stored.file for entry in frozen if entry.stored is not None}:
+                tier.files.hold(path)
+            files = FileBytes(tier.files, _segments(frozen, places), _end_bytes(places))
+            block = cls(index, frozen, places, None, device, tier=tier, files=files)
+        else:
+            buffer = HostBuffer(_end_bytes(places), device)
+            block = cls(index, frozen, places, buffer, device, readable=readable, tier=tier)
+            block._fill(buffer, reader)
+        block.point_at(None)
+        return block
+
+    def _fill(self, buffer: HostBuffer, reader: FileReader | None) -> None:
         wanted = []
-        for entry, place in zip(frozen, places, strict=True):
+        for entry, place in zip(self._frozen, self.places, strict=True):
             view = place.view(buffer.tensor)
             if entry.stored is None:
                 view.copy_(entry.value)
             else:
                 wanted.append((entry.stored, view))
-        block = cls(index, frozen, places, buffer, device, readable=readable)
+        pin = buffer.register if self._tier.pins else _nothing
         if wanted:
             assert reader is not None, "nobody reads what is in files"
-            block._filled = reader.start(wanted, then=buffer.register)
+            self._filled = reader.start(wanted, then=pin)
         else:
-            buffer.register()
-        block.point_at(None)
-        return block
+            pin()
 
     def wait_filled(self) -> None:
         """Wait until all bytes are there.
@@ -179,18 +196,41 @@ class Block:
 
     @property
     def host(self) -> Tensor:
-        """The block's bytes, (num_bytes,) uint8."""
-        return self._buffer.tensor
+        """The block's bytes, (num_bytes,) uint8; a copy of them if they are in files."""
+        if self._buffer is not None:
+            return self._buffer.tensor
+        copied = torch.zeros(self.num_bytes, dtype=torch.uint8)
+        self.fetch(0, copied)
+        return copied
 
     @property
-    def num_bytes(self) -> int:
-        """Size of the flat buffer, alignment gaps included."""
-        return self.host.numel()
+    def host_bytes(self) -> int:
+        """What of the block lies in the host's memory."""
+        return self.num_bytes if self._files is None else self._files.host_bytes
 
     @property
     def registered(self) -> bool:
         """Whether the host buffer is pinned for the device."""
-        return self._buffer.registered
+        return self._buffer is not None and self._buffer.registered
+
+    def fetch(self, begin_byte: int, target: Tensor) -> None:
+        """Put the bytes from `begin_byte` on into `target`, (any,) uint8 on the host.
+
+        Raises:
+            PorosModelError: A file can't be read, or was changed.
+        """
+        if self._files is not None:
+            self._files.fetch(begin_byte, target)
+        else:
+            target.copy_(self.host[begin_byte : begin_byte + target.numel()])
+
+    def copy_to(self, slot: Slot, lane: CopyLane) -> None:
+        """Queue the way of the bytes into a slot: straight, if the device can take them so."""
+        staging = self._tier.staging
+        if staging is None or self.registered:
+            lane.copy(slot, self.host)
+        else:
+            lane.copy_staged(slot, self, staging)
 
     def tensor(self, name: str) -> Tensor:
         """The host's view of one tensor.
@@ -221,7 +261,8 @@ class Block:
 
     def close(self) -> None:
         """Unpin the host buffer."""
-        self._buffer.close()
+        if self._buffer is not None:
+            self._buffer.close()
 
     def _tensors_in(self, buffer: Tensor | None) -> list[Tensor]:
         if buffer is None:
@@ -236,6 +277,12 @@ class Block:
         return views
 
 
+def drop(frozen: Iterable[FrozenTensor]) -> None:
+    """Let go of tensors that are kept elsewhere: empty ones hang in their places."""
+    for entry in frozen:
+        setattr(entry.holder, entry.attribute, torch.empty(0, dtype=entry.value.dtype))
+
+
 @contextlib.contextmanager
 def seen_on_host(blocks: Sequence[Block]) -> Iterator[None]:
     """Let whoever asks where the blocks' tensors are find the host; nobody may read them."""
@@ -246,6 +293,18 @@ def seen_on_host(blocks: Sequence[Block]) -> Iterator[None]:
     finally:
         for block in blocks:
             block.point_at(None)
+
+
+def _segments(frozen: Sequence[FrozenTensor], places: Sequence[Place]) -> Iterator[Segment]:
+    """What lies in files as parts of them, the rest (an offset, a converted norm) as a copy."""
+    for entry, place in zip(frozen, places, strict=True):
+        if place.num_bytes:
+            kept = entry.value.detach().contiguous().view(-1).view(torch.uint8)
+            yield place.offset_bytes, entry.stored or kept.clone()
+
+
+def _nothing() -> None:
+    """Pin nothing."""
 
 
 def _end_bytes(places: Sequence[Place]) -> int:

@@ -147,6 +147,7 @@ class BlockManager:
         self._release()
         for slot in self._slots:
             slot.holds = None
+            slot.drop_coming()  # its thread would keep the slot's memory, if that is to go
         for index, place in self._places.items():
             if place.holds is not None:
                 self._blocks[index].point_at(None)
@@ -205,7 +206,7 @@ class BlockManager:
         return slot
 
     def _fill(self, slot: Slot, index: int) -> None:
-        self._lane.copy(slot, self._blocks[index].host)
+        self._blocks[index].copy_to(slot, self._lane)
         self.num_copies += 1
         self.copied_bytes += self._blocks[index].num_bytes
 

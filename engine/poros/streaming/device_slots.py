@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from poros.streaming.staging import Staged, Staging
 
 
 class Slot:
@@ -25,6 +28,28 @@ class Slot:
         self.arrived: torch.cuda.Event | None = None
         self.released: torch.cuda.Event | None = None
         self.stored: torch.cuda.Event | None = None  # only where bytes go back (return_lane)
+        self.coming: Future[None] | None = None  # only for bytes that are staged
+
+    def wait_queued(self) -> None:
+        """Wait on the host until the copy into the slot is queued, if another thread does that.
+
+        Raises:
+            PorosModelError: The bytes could not be read; the slot then holds nobody's.
+        """
+        if self.coming is None:
+            return
+        try:
+            self.coming.result()
+        except BaseException:
+            self.holds = None
+            raise
+        self.coming = None
+
+    def drop_coming(self) -> None:
+        """Wait for a copy that nobody wants any more, however it ends."""
+        coming, self.coming = self.coming, None
+        if coming is not None and not coming.cancel():
+            wait([coming])
 
 
 class CopyLane(Protocol):
@@ -35,6 +60,9 @@ class CopyLane(Protocol):
 
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Queue the copy of `host` into the slot, after the slot's last reader."""
+
+    def copy_staged(self, slot: Slot, staged: Staged, staging: Staging) -> None:
+        """As `copy`, of bytes that pass through staging; another thread queues it."""
 
     def wait(self, slot: Slot) -> None:
         """Make the kernels queued from now on wait for the slot's bytes."""
@@ -63,12 +91,26 @@ class HostLane:
 
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Copy now."""
+        slot.drop_coming()
         start_s = time.perf_counter()
         slot.buffer[: host.numel()].copy_(host)
         self._copy_s += time.perf_counter() - start_s
 
+    def copy_staged(self, slot: Slot, staged: Staged, staging: Staging) -> None:
+        """Copy in the staging's thread."""
+        slot.drop_coming()
+        buffer = slot.buffer
+
+        def put(begin_byte: int, part: Tensor) -> None:
+            buffer[begin_byte : begin_byte + part.numel()].copy_(part)
+
+        slot.coming = staging.start(staged, put)
+
     def wait(self, slot: Slot) -> None:
-        """Nothing is ever on its way."""
+        """Only what is staged can be on its way."""
+        start_s = time.perf_counter()
+        slot.wait_queued()
+        self._copy_s += time.perf_counter() - start_s
 
     def release(self, slot: Slot) -> None:
         """Kernels end before the host goes on."""
@@ -94,6 +136,7 @@ class CudaLane:
 
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Queue the copy behind the last kernel that reads the slot."""
+        slot.drop_coming()
         # Before this event, copying would overwrite weights that queued kernels still read.
         if slot.released is not None:
             self._stream.wait_event(slot.released)
@@ -101,12 +144,30 @@ class CudaLane:
             slot.buffer[: host.numel()].copy_(host, non_blocking=True)
             slot.arrived = self._stream.record_event()
 
+    def copy_staged(self, slot: Slot, staged: Staged, staging: Staging) -> None:
+        """Have each piece's copy queued as `copy` does it, by the staging's thread."""
+        slot.drop_coming()
+        released, buffer = slot.released, slot.buffer
+
+        def put(begin_byte: int, part: Tensor) -> torch.cuda.Event:
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                if released is not None and begin_byte == 0:
+                    self._stream.wait_event(released)
+                target = buffer[begin_byte : begin_byte + part.numel()]
+                target.copy_(part, non_blocking=True)
+                slot.arrived = self._stream.record_event()
+            return slot.arrived
+
+        slot.coming = staging.start(staged, put)
+
     def wait(self, slot: Slot) -> None:
         """Let the compute stream stand at the slot's arrival, and time how long it stands."""
-        if slot.arrived is None:
+        if slot.arrived is None and slot.coming is None:
             return
         stream = torch.cuda.current_stream(self._device)
         before = stream.record_event(torch.cuda.Event(enable_timing=True))
+        slot.wait_queued()  # after that event: the stream may have to wait for the host too
+        assert slot.arrived is not None, "a block without bytes was staged"
         stream.wait_event(slot.arrived)
         self._waits.append((before, stream.record_event(torch.cuda.Event(enable_timing=True))))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ PIECE_BYTES = 8 * 2**20
 """Of one read: large enough for a disk's full rate, small enough to share out one tensor."""
 
 MAX_THREADS = 8
+
+_CHANGED = "it was changed since it was opened"
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class FileReader:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="poros-read")
         self._lock = threading.Lock()
         self._files: dict[Path, _OpenFile] = {}
+        self._close_files = weakref.finalize(self, _close_all, self._files)
+
+    def hold(self, path: Path) -> None:
+        """Open a file now: it is an error if it changes from here on.
+
+        Raises:
+            PorosModelError: It can't be opened.
+        """
+        with _errors_of(path):
+            self._open(path)
 
     def start(self, wanted: Wanted, then: Callable[[], None] | None = None) -> Future[None]:
         """Read in the background.
@@ -76,10 +89,7 @@ class FileReader:
     def close(self) -> None:
         """End the threads and close the files; what was not read yet never is."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        with self._lock:
-            for file in self._files.values():
-                os.close(file.descriptor)
-            self._files.clear()
+        self._close_files()
 
     def __enter__(self) -> FileReader:
         """Scope the threads."""
@@ -115,7 +125,7 @@ class _OpenFile:
 
     def check(self) -> None:
         if _stamp(self.descriptor) != self.stamp:
-            raise OSError(None, "the file was changed since it was opened")
+            raise OSError(None, _CHANGED)
 
 
 class _Job:
@@ -160,6 +170,12 @@ class _Job:
             self.future.set_result(None)
 
 
+def _close_all(files: dict[Path, _OpenFile]) -> None:
+    for file in files.values():
+        os.close(file.descriptor)
+    files.clear()
+
+
 def _nothing() -> None:
     """The seal of a job reads nothing."""
 
@@ -177,5 +193,7 @@ def _errors_of(path: Path) -> Iterator[None]:
         raise PorosModelError(
             f"can't read the model's file: {error.strerror}",
             where=str(path),
-            remediation=DOWNLOAD_AGAIN,
+            remediation="start again, and leave the model's files alone while a run reads them"
+            if error.strerror == _CHANGED
+            else DOWNLOAD_AGAIN,
         ) from error

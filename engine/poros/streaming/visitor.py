@@ -74,7 +74,7 @@ class Visitor:
         slot = Slot(self._block.num_bytes, self._device)
         # The memory may be what queued kernels still read under another name.
         self._lane.release(slot)
-        self._lane.copy(slot, self._block.host)
+        self._block.copy_to(slot, self._lane)
         self._slot, self._waited = slot, False
         self.num_copies += 1
         self._ring.copied_bytes += self._block.num_bytes

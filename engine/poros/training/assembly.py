@@ -220,6 +220,7 @@ class Assembly:
             trust_remote_code=config.trust_remote_code,
             load_strategy=config.nf4_load_strategy,
             architecture=self.inputs.architecture,
+            host_tier=config.host_tier,
         )
 
     def _attach_adapter(self) -> PeftModel:
@@ -320,12 +321,14 @@ class Assembly:
                 block_bytes=block_bytes,
                 num_slots=self.manager.num_slots,
                 slot_bytes=self.manager.slot_bytes,
-                host_bytes=sum(block_bytes) + self.ends.num_bytes,
+                host_bytes=sum(b.host_bytes for b in base.blocks) + self.ends.num_bytes,
                 resident_bytes=base.resident_bytes - self.ends.num_bytes,
                 num_trainable_params=sum(p.numel() for _, p in self.params),
                 num_adapter_tensors=len(self.params),
                 load_device_peak_bytes=base.load_device_peak_bytes,
                 from_cache=base.from_cache,
+                host_tier=base.host_tier,
+                disk_bytes=sum(b.num_bytes - b.host_bytes for b in base.blocks),
                 text_class=base.architecture.hf_class if part else "",
                 key_mapping=part.key_mapping if part else {},
             )

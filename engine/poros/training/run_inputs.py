@@ -22,7 +22,8 @@ NUMERIC = (
 
 INVARIANT = (
     # Proved by the parity gate to change no bit.
-    "block_size", "num_slots", "enable_prefetch", "vram_budget", "nf4_load_strategy", "nf4_cache",
+    "block_size", "num_slots", "enable_prefetch", "vram_budget", "host_tier", "nf4_load_strategy",
+    "nf4_cache",
     # What they lead to is recorded itself: digests, total steps, the device's name, threads.
     "model_name_or_path", "dataset", "on_bad_line", "num_epochs", "max_steps", "device",
     "cpu_threads",

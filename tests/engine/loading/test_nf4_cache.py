@@ -280,7 +280,7 @@ def test_entries_are_listed_and_pruned_oldest_first(tmp_path: Path) -> None:
     made = [load(folder, cache).cache_entry for folder in folders]
     for age, entry in enumerate(made):
         assert entry is not None
-        os.utime(entry, (1000 - age, 1000 - age))
+        os.utime(entry / "poros_verified.json", (1000 - age, 1000 - age))
     listed = nf4_cache.entries(cache)
     assert [entry.path for entry in listed] == made[::-1]
     assert [entry.model for entry in listed] == [str(folder) for folder in folders[::-1]]
