@@ -37,7 +37,7 @@ from poros.measure.shortage_mutants import RUNS_OUT, SHORTAGE_MUTANTS
 from poros.measure.side_mutants import SIDE_MUTANTS, plan_with_side_tensors
 from poros.measure.state_mutants import ADAPTERS_ON_HOST, MOMENTS_ON_HOST, STATE_MUTANTS
 from poros.measure.streamed_arm import set_up
-from poros.measure.tier_mutants import TIER_MUTANTS, no_copy_back, with_blocks_staged
+from poros.measure.tier_mutants import TIER_MUTANTS, no_copy_back, staged_tier
 
 PLAIN = Setting()
 CACHED = Setting(use_cache=True, plain=True)
@@ -246,8 +246,6 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     bench = _bench(plan, plan.cells[0])
     baselines: dict[Setting | str, ArmRecord] = {}
     biased = next((cell for cell in plan.cells if cell.model == WITH_BIASES), None)
-    if biased is not None:  # what is in files can't be broken in memory
-        biased = dataclasses.replace(biased, host_tier="auto")
     others = [m for m in chosen if biased and m.left_out is no_biases and no_biases(bench)]
     ends = [mutant for mutant in chosen if mutant.ends]
     staged = [mutant for mutant in chosen if mutant.tier]
@@ -260,26 +258,28 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
         hosted = with_ends_on_host(plan.cells[0])
         found += _tried_elsewhere(bench, hosted, ends, "head and embeddings on the host")
     if staged:
-        cell = with_blocks_staged(plan.cells[0])
-        found += _tried_elsewhere(bench, cell, staged, "blocks that are staged")
+        tier = staged_tier(plan.cells[0])
+        found += _tried_elsewhere(bench, plan.cells[0], staged, "blocks that are staged", tier)
     return found
 
 
 def _tried_elsewhere(
-    bench: Bench, cell: Cell, chosen: Sequence[Mutant], what: str
+    bench: Bench, cell: Cell, chosen: Sequence[Mutant], what: str, host_tier: str = "auto"
 ) -> list[dict[str, Any]]:
     """Mutants of a cell that has its bytes elsewhere, and that this alone changes nothing."""
-    other = _bench(bench.plan, cell)
+    other = _bench(bench.plan, cell, host_tier)
     baseline = other.run(PLAIN)
     found = _tried(other, chosen, {PLAIN: baseline})
     where = first_difference(bench.run(PLAIN), baseline)
     return [*found, _protected(what, where)]
 
 
-def _bench(plan: Plan, cell: Cell) -> Bench:
+def _bench(plan: Plan, cell: Cell, host_tier: str = "auto") -> Bench:
+    # Blocks in memory, but for the mutants of staging: what is in files can't be broken there.
     cell = dataclasses.replace(
-        cell, name="mutants", block_size=1, num_slots=2, resident=(), max_grad_norm=MAX_GRAD_NORM
-    )
+        cell, name="mutants", block_size=1, num_slots=2, resident=(), max_grad_norm=MAX_GRAD_NORM,
+        host_tier=host_tier,
+    )  # fmt: skip
     return Bench.open(plan, cell)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from unittest import mock
 
@@ -17,9 +16,9 @@ LOSSES = r"^loss\."
 GRADS = r"^grad\."
 
 
-def with_blocks_staged(cell: Cell) -> Cell:
-    """The cell with its blocks on disk; a dense base may be in files of another type."""
-    return dataclasses.replace(cell, host_tier="disk" if cell.precision == "nf4" else "pageable")
+def staged_tier(cell: Cell) -> str:
+    """Blocks on disk; a dense base may be in files of another type."""
+    return "disk" if cell.precision == "nf4" else "pageable"
 
 
 @contextlib.contextmanager
