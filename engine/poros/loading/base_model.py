@@ -8,6 +8,7 @@ never touch the device here: `place_ends` moves them when the trainer wants them
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,6 +164,7 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
             return replace(base, from_cache=True, prequantised=False, cache_entry=entry)
     if plan.tier.files is not None:
         peak_bytes = _write_entry(source, plan, entry, key)
+        gc.collect()  # the model that it was written from: linears and weights hold each other
         base = _load_through_cache(source, plan, cache)  # it is sound now, and found
         peak_bytes = max(peak_bytes, base.load_device_peak_bytes)
         return replace(base, from_cache=False, load_device_peak_bytes=peak_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class _Way:
     some_resident: bool = False
     """Every fourth block, at least one."""
     boundaries_on_host: bool = False
+    host_tier: str = "auto"
 
     @property
     def name(self) -> str:
@@ -48,8 +49,10 @@ class _Way:
 
 
 _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
-_PACKED = _Way(precision="nf4", form="packing", block_size=3, ends_on_host=True)
-_UNPACKED = _Way(precision="nf4", form="none", block_size=3, ends_on_host=True)
+_UNPACKED = _Way(
+    precision="nf4", form="none", block_size=3, ends_on_host=True, host_tier="disk"
+)
+_PACKED = replace(_UNPACKED, form="packing")
 _DENSE = _Way(
     precision="bf16",
     form="none",
@@ -60,7 +63,12 @@ _DENSE = _Way(
     boundaries_on_host=True,
 )
 _DENSE_PADDED = _Way(
-    precision="bf16", form="padding", block_size=1, moments_on_host=True, some_resident=True
+    precision="bf16",
+    form="padding",
+    block_size=1,
+    moments_on_host=True,
+    some_resident=True,
+    host_tier="pageable",
 )
 
 
@@ -126,6 +134,7 @@ def _cells(request: Request, model: TinyModel) -> list[Cell]:
             moments_on_host=way.moments_on_host,
             adapters_on_host=way.adapters_on_host,
             boundaries_on_host=way.boundaries_on_host,
+            host_tier=way.host_tier,
             resume_at=resume_at(request) if way.interrupted else None,
         )
         for way in _ways(model)
