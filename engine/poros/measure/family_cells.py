@@ -49,9 +49,7 @@ class _Way:
 
 
 _PADDED = _Way(precision="nf4", form="padding", block_size=1, interrupted=True)
-_UNPACKED = _Way(
-    precision="nf4", form="none", block_size=3, ends_on_host=True, host_tier="disk"
-)
+_UNPACKED = _Way(precision="nf4", form="none", block_size=3, ends_on_host=True, host_tier="disk")
 _PACKED = replace(_UNPACKED, form="packing")
 _DENSE = _Way(
     precision="bf16",

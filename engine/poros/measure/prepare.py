@@ -91,13 +91,16 @@ def demo_cells(request: Request) -> list[Cell]:
         cells.append(_demo_cell(request, number, row, nf4_folder, config, rows))
     for number in _interrupted(cells):
         cells[number] = dataclasses.replace(cells[number], resume_at=resume_at(request))
-    plain = _plain(cells)
+    plain, num_layers = _plain(cells), source.config["num_hidden_layers"]
     for number in plain[:1]:
         cells[number] = with_ends_on_host(cells[number])
-    # Few layers a block: blocks that all have a slot would prove less.
+    # Few layers a block: blocks that all have a slot or a place would prove nothing.
     few_layers = sorted(plain[1:], key=lambda number: cells[number].block_size)
     for number in few_layers[:1]:
-        cells[number] = with_resident_blocks(cells[number], source.config["num_hidden_layers"])
+        resident = with_resident_blocks(cells[number], num_layers)
+        num_travelling = -(-num_layers // resident.block_size) - len(resident.resident)
+        if num_travelling > resident.num_slots:
+            cells[number] = resident
     for number in few_layers[1:2]:
         cells[number] = with_shortage(cells[number])
     return cells

@@ -5,6 +5,7 @@ from poros.measure.cells import (
     covering_array,
     pairs_of,
     with_state_on_host,
+    with_tiers,
 )
 
 ROWS = covering_array(CPU_LEVELS, compiled_cells_are_few)
@@ -51,3 +52,11 @@ def test_some_cells_have_their_state_on_the_host_the_first_one_never():
     assert 30 not in {row["block_size"] for row in waiting}
     plain = [{k: v for k, v in row.items() if not k.endswith("_on_host")} for row in rows]
     assert plain == ROWS
+
+
+def test_one_row_has_its_blocks_in_files_and_one_in_plain_memory():
+    rows = with_tiers(covering_array(CPU_LEVELS, compiled_cells_are_few))
+    assert "host_tier" not in rows[0]
+    tiers = {row["host_tier"]: row for row in rows if "host_tier" in row}
+    assert sorted(tiers) == ["disk", "pageable"]
+    assert all(row["block_size"] <= 2 and not row["compile"] for row in tiers.values())
