@@ -159,7 +159,7 @@ def mapped_parts(
         manager=manager,
         device=device,
         host_bytes={
-            "blocks": sum(block.num_bytes for block in base.blocks),
+            "blocks": sum(block.host_bytes for block in base.blocks),
             "head and embeddings": ends_bytes,
         },
     )
