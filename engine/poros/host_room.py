@@ -39,6 +39,13 @@ def rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def limit_bytes() -> int | None:
+    """The lowest limit of our cgroup and of those around it; None: there is none."""
+    limits = [_number(folder / "memory.max") for folder in _own_cgroups()]
+    limits.append(_number(_CGROUPS / "memory" / "memory.limit_in_bytes"))
+    return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
+
+
 def _cgroup_rooms() -> list[int]:
     """What each limit of our cgroup and of those around it leaves, page cache not counted."""
     rooms = []
