@@ -126,20 +126,20 @@ def _folder_of(model: str) -> Path:
         )
     if folder.is_dir() or not _HUB_NAME.fullmatch(model):
         return folder
-    snapshots = _hub_cache() / f"models--{model.replace('/', '--')}"
+    snapshots = hub_cache() / f"models--{model.replace('/', '--')}"
     reference = snapshots / "refs" / "main"
     if reference.is_file():
         folder = snapshots / "snapshots" / reference.read_text("utf-8").strip()
         if folder.is_dir():
             return folder
     raise PorosHubError(
-        f"no folder {model}, and the Hub's cache has no model of that name ({_hub_cache()})",
+        f"no folder {model}, and the Hub's cache has no model of that name ({hub_cache()})",
         where=model,
         remediation=f"give the model's folder, or fetch it: hf download {model}",
     )
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
     """Where the Hub's library keeps its files; asking it would take longer than all else."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     home = Path(os.environ.get("HF_HOME") or default)

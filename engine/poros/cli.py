@@ -14,6 +14,7 @@ import click
 
 from poros._version import __version__
 from poros.cli_check import check, check_options
+from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_parity import parity, parity_options
 from poros.cli_train import train, train_options
@@ -50,6 +51,28 @@ def check_command(model: str, *, as_json: bool, **options: Any) -> int:
     the headers of the weights; needs neither torch nor a GPU.
     """
     return check(model, as_json=as_json, **options)
+
+
+@cli.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="The rows as JSON on stdout.")
+@click.option("--kernels/--no-kernels", default=True, help="Try real kernels in a child process.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For that child.",
+)
+@click.option("--output-dir", type=_FOLDER, default=Path(), help="Where a run would write.")
+def doctor_command(**options: Any) -> int:
+    """Look at this machine: is it fit for training, and what mends it?
+
+    The exit code is 1 if a row is bad. Needs neither torch nor a GPU; without torch it says what
+    could not be looked at.
+    """
+    return doctor(**options)
 
 
 @cli.command()

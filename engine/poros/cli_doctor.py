@@ -1,0 +1,77 @@
+"""`poros doctor`: the machine's rows, printed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from poros.doctor_rows import Row
+
+_GLYPHS = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+_COLOURS = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "cyan"}
+
+
+def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) -> int:
+    """Print all rows; the exit code is 1 if one of them is bad, else 0.
+
+    Args:
+        as_json: For scripts; one document at the end.
+        kernels: Whether to try real kernels in a child process.
+        timeout_s: For that child.
+        output_dir: Where a run would write.
+    """
+    from poros.doctor import examine
+
+    rows: list[Row] = []
+    for row in examine(output_dir=output_dir, timeout_s=timeout_s, kernels=kernels):
+        rows.append(row)
+        if not as_json:
+            _print(row)
+    counts = Counter(row.state for row in rows)
+    if as_json:
+        fit = not counts["bad"]
+        record = {"fit": fit, "counts": dict(counts), "rows": [asdict(row) for row in rows]}
+        click.echo(json.dumps(record, ensure_ascii=False))
+    else:
+        told = ", ".join(f"{counts[state]} {state}" for state in _GLYPHS if counts[state])
+        click.echo(f"{told}. {_verdict(counts)}")
+    return 1 if counts["bad"] else 0
+
+
+def _print(row: Row) -> None:
+    from poros.errors import escape_control
+
+    # click leaves colours out where stdout is no terminal, but does not know NO_COLOR.
+    word = f"{_glyph(row.state)} {row.state:<7}"
+    click.echo(f"{_coloured(word, row.state)} {row.id:<16} {escape_control(row.what)}")
+    if row.state != "ok":
+        click.echo(f"{'':27}{escape_control(row.meaning)}")
+        if row.fix:
+            click.echo(f"{'':27}-> {escape_control(row.fix)}")
+
+
+def _glyph(state: str) -> str:
+    import sys
+
+    encoding = getattr(sys.stdout, "encoding", "") or "ascii"
+    return _GLYPHS[state] if encoding.lower().startswith("utf") else "*"
+
+
+def _coloured(word: str, state: str) -> str:
+    import os
+
+    return word if os.environ.get("NO_COLOR") else click.style(word, fg=_COLOURS[state])
+
+
+def _verdict(counts: Counter[str]) -> str:
+    if counts["bad"]:
+        return "Mend the rows that are bad first."
+    if counts["unknown"]:
+        return "Nothing stands in the way among what could be looked at."
+    return "This machine can train."

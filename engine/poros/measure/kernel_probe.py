@@ -1,0 +1,112 @@
+"""What `poros doctor` tries in a child process: real kernels, pinned memory, the link.
+
+Each probe is told at its start and at its end, a JSON line each, so that the parent knows which
+one crashed or hung.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PINNED_BYTES = 256 * 2**20
+_WIDTH = 256
+
+Found = dict[str, Any]
+
+
+def main(index: int) -> None:
+    """Run all probes on a device; a negative index is the CPU."""
+    found = _tell("torch", _look_at_torch)
+    if found is None:
+        return
+    device = f"cuda:{index}" if index >= 0 and found["cuda_available"] else "cpu"
+    _tell("bitsandbytes", _look_at_bitsandbytes)
+    _tell("bf16", lambda: _multiply_bf16(device))
+    _tell("nf4", lambda: _multiply_nf4(device))
+    if device != "cpu":
+        _tell("pinned", _pin)
+        _tell("link", lambda: _copy(device))
+
+
+def _tell(name: str, probe: Callable[[], Found]) -> Found | None:
+    _say({"probe": name, "state": "started"})
+    try:
+        found = probe()
+    except Exception as error:  # noqa: BLE001 - whatever a broken stack throws is the answer
+        _say({"probe": name, "state": "failed", "error": _line(error)})
+        return None
+    _say({"probe": name, "state": "done", **found})
+    return found
+
+
+def _say(record: Found) -> None:
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"
+
+
+def _look_at_torch() -> Found:
+    import torch
+
+    return {
+        "version": torch.__version__,
+        "cuda_build": torch.version.cuda or "",
+        "cuda_available": torch.cuda.is_available(),
+        "archs": torch.cuda.get_arch_list(),
+    }
+
+
+def _look_at_bitsandbytes() -> Found:
+    return {"version": str(importlib.import_module("bitsandbytes").__version__)}
+
+
+def _multiply_bf16(device: str) -> Found:
+    """A product of whole numbers, which bfloat16 holds exactly."""
+    import torch
+
+    x_TD = torch.ones(_WIDTH, _WIDTH, dtype=torch.bfloat16, device=device)
+    product_TD = x_TD @ x_TD
+    if not bool((product_TD == _WIDTH).all()):
+        raise ValueError("the product is wrong")
+    return {"device": device}
+
+
+def _multiply_nf4(device: str) -> Found:
+    """Quantise ones, which NF4 holds exactly, and multiply by them."""
+    import torch
+    from bitsandbytes import functional
+
+    w_FD = torch.ones(_WIDTH, _WIDTH, dtype=torch.bfloat16, device=device)
+    packed, state = functional.quantize_4bit(w_FD, quant_type="nf4")
+    back_FD = functional.dequantize_4bit(packed, state)
+    product_TF = torch.ones(_WIDTH, _WIDTH, dtype=torch.bfloat16, device=device) @ back_FD.t()
+    if not bool((product_TF == _WIDTH).all()):
+        raise ValueError("the product is wrong")
+    return {"device": device}
+
+
+def _pin() -> Found:
+    import torch
+
+    pinned = torch.empty(_PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
+    return {"num_bytes": pinned.numel()}
+
+
+def _copy(device: str) -> Found:
+    import torch
+
+    from poros.training.rates import link_rate
+
+    return {"bytes_per_s": link_rate(torch.device(device))}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else -1)
