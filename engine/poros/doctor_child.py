@@ -259,6 +259,4 @@ def _ended_row(name: str, what: str, ending: str) -> Row:
 
 def _unseen_row(name: str, what: str, outcome: Outcome) -> Row:
     reason = outcome.ending or "an earlier row failed"
-    return Row(
-        name, "unknown", f"{what} was not reached: {reason}", "the rows above say why", ""
-    )
+    return Row(name, "unknown", f"{what} was not reached: {reason}", "the rows above say why", "")

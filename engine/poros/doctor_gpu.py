@@ -235,7 +235,10 @@ def _read_link(nvml: Any, handle: Any) -> tuple[int, int, int, int] | None:
 
 def _read_users(nvml: Any, handle: Any) -> tuple[User, ...]:
     found: dict[int, int | None] = {}
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+    for ask in (
+        nvml.nvmlDeviceGetComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
         try:
             found |= {int(p.pid): p.usedGpuMemory for p in ask(handle)}
         except nvml.NVMLError:

@@ -111,7 +111,7 @@ def lock_row(limit_bytes: int | None, *, is_wsl: bool) -> Row:
 
 def disk_row(disk: Disk, free_bytes: int | None, *, writable: bool, filesystem: str = "") -> Row:
     """Room and rights where files go; ``free_bytes`` None: it can't be told."""
-    place = f"{disk.path}{f' ({filesystem})' if filesystem else ''}"
+    place = f"{disk.path.expanduser().absolute()}{f' ({filesystem})' if filesystem else ''}"
     move = f"free space, or move it: {disk.setting}"
     if not writable:
         return Row(
