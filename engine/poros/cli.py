@@ -13,10 +13,12 @@ from typing import Any
 import click
 
 from poros._version import __version__
+from poros.cli_cache import cache
 from poros.cli_check import check, check_options
 from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_parity import parity, parity_options
+from poros.cli_runs import runs
 from poros.cli_train import train, train_options
 
 _FOLDER = click.Path(path_type=Path)
@@ -102,6 +104,10 @@ def parity_command(config: Path | None, **options: Any) -> int:
 def demo(**options: Any) -> int:
     """Teach a small real model a voice, streamed, and ask it the same questions twice."""
     return call_engine("poros.demo.demo", "run_demo", **options)
+
+
+cli.add_command(runs)
+cli.add_command(cache)
 
 
 @cli.command("help")

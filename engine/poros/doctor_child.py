@@ -124,9 +124,6 @@ def _wait(child: subprocess.Popen[bytes] | subprocess.Popen[str], timeout_s: flo
         code = child.wait(timeout_s)
     except subprocess.TimeoutExpired:
         return f"it gave no answer within {timeout_s:g} s"
-    except BaseException:
-        _kill(child)
-        raise
     finally:
         if child.poll() is None:
             _kill(child)

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -169,6 +170,38 @@ def read_holder(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Have a folder for oneself, as a run would, without beginning one.
+
+    Raises:
+        PorosOutputError: A run has it, or it can't be written.
+    """
+    try:
+        descriptor = _lock(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        yield
+    finally:
+        _held_here.pop(_key(path), None)
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has the folder now; asks the kernel, and takes no lock to find out."""
+    if _key(path) in _held_here:
+        return True
+    # struct flock: type, whence, start, length, pid.
+    question = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        with (path / "lock").open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+    except OSError:
+        return False
+    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
 
 
 def _refuse_bad_place(path: Path) -> None:

@@ -14,7 +14,6 @@ import math
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,13 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from poros import atomic
+from poros.cache_entries import MANIFEST, STAMPS, nf4_folder, read_json
 from poros.errors import PorosStorageError
 from poros.events import Event, Warned
 from poros.loading.file_hashes import hash_files, stamp
 from poros.loading.skeleton import nf4_settings
-from poros.user_cache import user_cache
 from poros.weights_index import INDEX_FILE, TensorHeader
 
-MANIFEST = "poros_cache.json"
-
-_STAMPS = "poros_verified.json"
 _FORMAT = 1
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # nibble, absmax, nested absmax
 _STATE_BYTES = 2000  # code tables and settings, which a stock checkpoint repeats in every linear
@@ -47,21 +43,11 @@ _BESIDE_WEIGHTS = (
 Emit = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
-class CacheEntry:
-    """One entry, for lists."""
-
-    path: Path
-    model: str
-    num_bytes: int
-    used_s: float
-
-
 def location(setting: str) -> Path | None:
     """The folder that ``nf4_cache: auto|off|PATH`` means; None: no cache."""
     if setting == "off":
         return None
-    return user_cache() / "nf4" if setting == "auto" else Path(setting).expanduser()
+    return nf4_folder() if setting == "auto" else Path(setting).expanduser()
 
 
 def cache_key(source_digest: str, *, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
@@ -190,31 +176,6 @@ def writing(
         _warn_unwritten(entry, writer.failure or error, emit)
 
 
-def entries(cache: Path) -> list[CacheEntry]:
-    """All entries, the one used longest ago first."""
-    found = []
-    for path in sorted(cache.glob("nf4-*")) if cache.is_dir() else []:
-        manifest = _read_json(path / MANIFEST)
-        stamps = path / _STAMPS
-        used_s = (stamps if stamps.exists() else path).stat().st_mtime
-        found.append(
-            CacheEntry(path, str(manifest.get("model", "?")), atomic.size_of(path), used_s)
-        )
-    return sorted(found, key=lambda entry: entry.used_s)
-
-
-def prune(cache: Path, *, keep_bytes: int = 0) -> list[CacheEntry]:
-    """Remove entries, the one used longest ago first, until at most `keep_bytes` are left."""
-    atomic.sweep_temps(cache)
-    left = entries(cache)
-    removed = []
-    while left and sum(entry.num_bytes for entry in left) > keep_bytes:
-        oldest = left.pop(0)
-        atomic.remove_dir(oldest.path)
-        removed.append(oldest)
-    return removed
-
-
 class _CacheUnwritten(Exception):  # noqa: N818  # a signal, not an error
     """The writer kept a failure; leave without making the folder an entry."""
 
@@ -233,7 +194,7 @@ def _describe(device: torch.device) -> dict[str, Any]:
 
 def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
     """What is wrong with an entry; None: nothing."""
-    manifest = _read_json(entry / MANIFEST)
+    manifest = read_json(entry / MANIFEST)
     files = manifest.get("files")
     if manifest.get("key") != key or not isinstance(files, dict) or not files:
         return f"{MANIFEST} is not the one that was written"
@@ -242,8 +203,8 @@ def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
         wrong = [n for n, found in stamps.items() if found[0] != files[n]["num_bytes"]]
         if wrong:
             return f"{', '.join(wrong)} changed in size"
-        if not full and _read_json(entry / _STAMPS) == stamps:
-            (entry / _STAMPS).touch()  # when the entry was used last
+        if not full and read_json(entry / STAMPS) == stamps:
+            (entry / STAMPS).touch()  # when the entry was used last
             return None
         hashes = hash_files(entry / name for name in files)
     except (OSError, LookupError, TypeError) as error:
@@ -257,14 +218,14 @@ def _damage(entry: Path, key: dict[str, Any], *, full: bool) -> str | None:
 
 def _stamp_entry(entry: Path) -> None:
     """Note that the files are those whose hashes the manifest has: they have just been made."""
-    files = _read_json(entry / MANIFEST).get("files", {})
+    files = read_json(entry / MANIFEST).get("files", {})
     with contextlib.suppress(OSError):
         _write_stamps(entry, {name: stamp(entry / name) for name in files})
 
 
 def _write_stamps(entry: Path, stamps: Mapping[str, list[int]]) -> None:
     with contextlib.suppress(OSError, PorosStorageError):
-        atomic.write_file(entry / _STAMPS, json.dumps(stamps))
+        atomic.write_file(entry / STAMPS, json.dumps(stamps))
 
 
 def _announce(entry: Path, needed_bytes: int, emit: Emit) -> None:
@@ -281,11 +242,3 @@ def _announce(entry: Path, needed_bytes: int, emit: Emit) -> None:
 def _warn_unwritten(entry: Path, error: Exception, emit: Emit) -> None:
     message = f"no NF4 cache is written under {entry.parent}: {error}"
     emit(Warned(code="nf4-cache-unwritten", message=message))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -18,7 +18,7 @@ from typing import TextIO
 import torch
 import transformers
 
-from poros import events
+from poros import events, run_registry
 from poros.config import PorosConfig
 from poros.config_load import dump_config
 from poros.control import Control, StopNow
@@ -106,6 +106,7 @@ class Session:
             self._checkpoint = event.path
         elif isinstance(event, events.RunStarted):
             self._began, self._phase = True, "load"
+            run_registry.keep(event.run_id, Path(event.output_dir))
         self._loaded |= isinstance(event, events.ModelLoaded)
         if self._log is None:
             line = events.to_line(event, seq=0, time_s=time.time())

@@ -1,0 +1,158 @@
+"""`poros cache`: list and remove quantised models that later starts would read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from poros.cli_runs import ask_first
+
+if TYPE_CHECKING:
+    from poros.cache_entries import CacheEntry
+
+_DAY_S = 86400
+_as_json = click.option("--json", "as_json", is_flag=True, help="The answer as JSON on stdout.")
+_folder = click.option(
+    "--cache", type=click.Path(path_type=Path), help="A folder that nf4_cache named."
+)
+_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+@click.group("cache")
+def cache() -> None:
+    """List and remove quantised models; a run that needs one makes it anew."""
+
+
+@cache.command("ls")
+@_folder
+@_as_json
+def ls_command(cache: Path | None, *, as_json: bool) -> int:
+    """The entries, the one used longest ago first, and what else the cache holds."""
+    from poros.cache_entries import entries, nf4_folder, others
+
+    folder = cache or nf4_folder()
+    found, rest = entries(folder), [] if cache else others()
+    if as_json:
+        _print_json(
+            {
+                "folder": str(folder),
+                "entries": _records(found),
+                "others": [asdict(other) | {"path": str(other.path)} for other in rest],
+                "num_bytes": sum(entry.num_bytes for entry in found),
+            }
+        )
+        return 0
+    for entry in found:
+        click.echo(_line(entry))
+    total = _size(sum(entry.num_bytes for entry in found))
+    click.echo(f"{len(found)} quantised models, {total}, in {_safe(str(folder))}")
+    for other in rest:
+        click.echo(f"{_size(other.num_bytes):>10}  {other.what}, in {_safe(str(other.path))}")
+    return 0
+
+
+@cache.command("rm")
+@click.argument("entry", nargs=-1, required=True)
+@_folder
+@_yes
+@_as_json
+def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json: bool) -> int:
+    """Remove entries, by their folders' names (the beginning is enough) or by the model's."""
+    from poros import atomic
+    from poros.cache_entries import find_entry, nf4_folder
+
+    found = {e.path: e for e in (find_entry(cache or nf4_folder(), name) for name in entry)}
+    ask_first([_named(each) for each in found.values()], yes=yes)
+    for path in found:
+        atomic.remove_dir(path)
+    _tell(list(found.values()), as_json=as_json, word="removed")
+    return 0
+
+
+@cache.command("prune")
+@click.option(
+    "--keep",
+    "keep_gb",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="GB",
+    help="What may stay, of the entries used last.",
+)
+@click.option(
+    "--unused-days",
+    type=click.FloatRange(min=0),
+    help="Only entries that no run has used for so long.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@_folder
+@_yes
+@_as_json
+def prune_command(
+    cache: Path | None,
+    *,
+    keep_gb: float,
+    unused_days: float | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Remove entries, the one used longest ago first, until at most --keep GB are left."""
+    from poros.cache_entries import nf4_folder, prune
+
+    folder = cache or nf4_folder()
+    limits: dict[str, Any] = {
+        "keep_bytes": round(keep_gb * 1e9),
+        "unused_since_s": None if unused_days is None else time.time() - unused_days * _DAY_S,
+    }
+    planned = prune(folder, **limits, remove=lambda path: None)
+    if dry_run:
+        _tell(planned, as_json=as_json, word="would remove")
+        return 0
+    ask_first([_named(each) for each in planned], yes=yes)
+    _tell(prune(folder, **limits), as_json=as_json, word="removed")
+    return 0
+
+
+def _tell(found: Sequence[CacheEntry], *, as_json: bool, word: str) -> None:
+    total = sum(entry.num_bytes for entry in found)
+    if as_json:
+        _print_json({word.replace(" ", "_"): _records(found), "num_bytes": total})
+        return
+    for entry in found:
+        click.echo(f"{word} {_safe(_named(entry))}")
+    click.echo(f"{len(found)} entries, {_size(total)}")
+
+
+def _records(found: Sequence[CacheEntry]) -> list[dict[str, Any]]:
+    return [asdict(entry) | {"path": str(entry.path)} for entry in found]
+
+
+def _line(entry: CacheEntry) -> str:
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
+    name = entry.path.name.removeprefix("nf4-")[:8]
+    broken = "" if entry.whole else "  (files are missing: it will be made anew)"
+    return _safe(f"{name:8}  {_size(entry.num_bytes):>10}  used {used}  {entry.model}{broken}")
+
+
+def _named(entry: CacheEntry) -> str:
+    return f"{entry.path.name} ({entry.model}, {_size(entry.num_bytes)})"
+
+
+def _print_json(record: object) -> None:
+    click.echo(json.dumps(record, ensure_ascii=False))
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:.2f} MB"
+
+
+def _safe(text: str) -> str:
+    from poros.errors import escape_control
+
+    return escape_control(text)

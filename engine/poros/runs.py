@@ -1,0 +1,185 @@
+"""The runs of this machine: found, summed up, compared and removed; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poros import atomic, run_folder, run_registry
+from poros.errors import PorosConfigError, PorosError, escape_control
+from poros.run_registry import Known
+from poros.run_story import Story, read_story
+
+GONE = "gone"
+RUNNING = "running"
+KILLED = "killed"
+"""It ended without a word: SIGKILL, or the machine went down."""
+
+_OURS = (
+    "run.json", "config.yaml", "events.jsonl", "lock", "logs", "checkpoints", "adapter",
+    "memory_map.json", "control.sock",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and its story.
+
+    Attributes:
+        known: Where it is.
+        state: ``running``, ``finished``, ``stopped``, ``failed``, ``killed`` or ``gone``.
+        story: Empty for one that is gone.
+        identity: Model and data, as `run.json` has them.
+        exact: False once it was continued under changed conditions.
+        num_bytes: On disk.
+    """
+
+    known: Known
+    state: str
+    story: Story
+    identity: Mapping[str, Any]
+    exact: bool = True
+    num_bytes: int = 0
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.known.path
+
+
+def list_runs(places: Iterable[Path] = ()) -> list[Run]:
+    """All runs that are remembered or lie in given folders, the latest first."""
+    runs = map(look_at, run_registry.known_runs(places))
+    return sorted(runs, key=lambda run: run.story.last_s, reverse=True)
+
+
+def look_at(known: Known) -> Run:
+    """Read a run's folder."""
+    record = None if known.gone else run_folder.read_run(known.path)
+    if record is None:
+        return Run(known, GONE, Story(), {})
+    story = read_story(known.path / "events.jsonl")
+    identity = record.get("identity")
+    return Run(
+        known,
+        RUNNING if run_folder.is_held(known.path) else story.ending or KILLED,
+        story,
+        identity if isinstance(identity, dict) else {},
+        record.get("exact") is not False,
+        atomic.size_of(known.path),
+    )
+
+
+def find_run(name: str) -> Known:
+    """A run by its folder, or by the beginning of its number.
+
+    Raises:
+        PorosConfigError: None, or several.
+    """
+    path = Path(name).expanduser().absolute()
+    record = run_folder.read_run(path)
+    if record is not None:
+        return Known(str(record.get("run_id")), path)
+    known = run_registry.known_runs()
+    there = [run for run in known if run.path == path]
+    matches = there or [run for run in known if len(name) >= 4 and run.run_id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    what = f"{len(matches)} runs begin with" if matches else "no run folder, and no run is named"
+    raise PorosConfigError(
+        f"{what} {escape_control(name)}", remediation="poros runs list names them"
+    )
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """The config that a run was started with; empty where it can't be read."""
+    from poros.config_yaml import read_document
+
+    try:
+        return dict(read_document(run.path / "config.yaml").values)
+    except PorosError:
+        return {}
+
+
+def compare(runs: Sequence[Run]) -> dict[str, Any]:
+    """What differs between runs: settings, results, and how far their losses are the same.
+
+    Raises:
+        PorosConfigError: One of them is gone.
+    """
+    for run in runs:
+        if run.state == GONE:
+            raise _gone(run)
+    settings = [settings_of(run) for run in runs]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return {
+        "runs": [str(run.path) for run in runs],
+        "settings": {
+            key: [values.get(key) for values in settings]
+            for key in keys
+            if any(values.get(key) != settings[0].get(key) for values in settings)
+        },
+        "results": {
+            name: [values[name] for values in map(results, runs)] for name in results(runs[0])
+        },
+        "same_losses_until_step": same_until([run.story.losses for run in runs]),
+    }
+
+
+def results(run: Run) -> dict[str, Any]:
+    """What came out of a run, by name."""
+    story = run.story
+    return {
+        "state": run.state,
+        "steps": story.step,
+        "loss": story.final_loss,
+        "eval_loss": story.eval_loss,
+        "tokens": story.num_tokens,
+        "train_s": round(story.train_s, 3),
+        "tokens_per_s": story.tokens_per_s and round(story.tokens_per_s, 1),
+        "copy_wait_s": round(story.copy_wait_s, 3),
+        "device_peak_bytes": story.peak_bytes,
+        "host_peak_bytes": story.host_peak_bytes,
+        "exact": run.exact,
+    }
+
+
+def same_until(losses: Sequence[Mapping[int, float | None]]) -> int:
+    """The last step up to which all runs had the very same losses; 0: none."""
+    last = 0
+    for step in sorted(set.intersection(*(set(run) for run in losses))):
+        if len({run[step] for run in losses}) > 1:
+            break
+        last = step
+    return last
+
+
+def remove_run(run: Run) -> list[str]:
+    """Remove a run's files and forget it; files that are not a run's stay, and are named.
+
+    Raises:
+        PorosOutputError: It is running.
+    """
+    if run.state == GONE:
+        run_registry.forget(run.known.run_id)
+        return []
+    with run_folder.holding(run.path):
+        # run.json goes last: until then the folder can be found and removed again.
+        for name in sorted(_OURS, key=lambda name: name == "run.json"):
+            atomic.remove(run.path / name)
+        atomic.sweep_temps(run.path, owned=True)
+    left = sorted(inner.name for inner in run.path.iterdir())
+    if not left:
+        run.path.rmdir()
+    run_registry.forget(run.known.run_id)
+    return left
+
+
+def _gone(run: Run) -> PorosConfigError:
+    return PorosConfigError(
+        "the run's folder was moved or deleted",
+        where=escape_control(str(run.path)),
+        remediation="give its new folder, or `poros runs rm` forgets it",
+    )
