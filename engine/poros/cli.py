@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from poros._version import __version__
+from poros.cli_answers import as_json_option, print_json
 from poros.cli_cache import cache
 from poros.cli_check import check, check_options
+from poros.cli_completion import SHELLS, answer, script
 from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_parity import parity, parity_options
@@ -78,6 +80,7 @@ def doctor_command(**options: Any) -> int:
 
 
 @cli.command()
+@click.option("--json", is_flag=True, expose_value=False, help="As without it: always JSON.")
 def schema() -> None:
     """Print the JSON Schema of a config."""
     from poros.config import json_schema
@@ -112,17 +115,31 @@ cli.add_command(cache)
 
 @cli.command("help")
 @click.argument("topic", type=click.Choice(["exit-codes"]), default="exit-codes")
-def help_command(topic: str) -> None:
+@as_json_option
+def help_command(topic: str, *, as_json: bool) -> None:
     """Explain a topic: exit-codes."""
-    click.echo({"exit-codes": _exit_codes}[topic]())
+    codes = {"exit-codes": _exit_codes}[topic]()
+    if as_json:
+        print_json({str(code): meaning for code, meaning in codes.items()})
+        return
+    for code, meaning in codes.items():
+        click.echo(f"{code:>4}  {meaning}")
+
+
+@cli.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion_command(shell: str) -> None:
+    """Print the script that lets SHELL complete commands and options; its first line says where."""
+    click.echo(script(shell))
 
 
 def main() -> None:
     """Run the process's command line and exit."""
-    sys.exit(Guard().run(cli, None, name="poros"))
+    code = answer(cli)
+    sys.exit(code if code is not None else Guard().run(cli, None, name="poros"))
 
 
-def _exit_codes() -> str:
+def _exit_codes() -> dict[int, str]:
     from poros import errors
 
     meanings = {0: "All went well.", 1: "A bug in Poros; the traceback is in logs/crash-*.txt."}
@@ -135,4 +152,4 @@ def _exit_codes() -> str:
     ):
         meanings[code] = f"Stopped by {name}; a run saved its checkpoint first."
     meanings[BROKEN_PIPE] = "The reader of stdout went away."
-    return "\n".join(f"{code:>4}  {meanings[code]}" for code in sorted(meanings))
+    return {code: meanings[code] for code in sorted(meanings)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from poros.cli_runs import ask_first
+from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
 
 if TYPE_CHECKING:
     from poros.cache_entries import CacheEntry
 
 _DAY_S = 86400
-_as_json = click.option("--json", "as_json", is_flag=True, help="The answer as JSON on stdout.")
 _folder = click.option(
     "--cache", type=click.Path(path_type=Path), help="A folder that nf4_cache named."
 )
-_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group("cache")
@@ -31,7 +28,7 @@ def cache() -> None:
 
 @cache.command("ls")
 @_folder
-@_as_json
+@as_json_option
 def ls_command(cache: Path | None, *, as_json: bool) -> int:
     """The entries, the one used longest ago first, and what else the cache holds."""
     from poros.cache_entries import entries, nf4_folder, others
@@ -39,7 +36,7 @@ def ls_command(cache: Path | None, *, as_json: bool) -> int:
     folder = cache or nf4_folder()
     found, rest = entries(folder), [] if cache else others()
     if as_json:
-        _print_json(
+        print_json(
             {
                 "folder": str(folder),
                 "entries": _records(found),
@@ -50,18 +47,18 @@ def ls_command(cache: Path | None, *, as_json: bool) -> int:
         return 0
     for entry in found:
         click.echo(_line(entry))
-    total = _size(sum(entry.num_bytes for entry in found))
-    click.echo(f"{len(found)} quantised models, {total}, in {_safe(str(folder))}")
+    total = told_bytes(sum(entry.num_bytes for entry in found))
+    click.echo(f"{len(found)} quantised models, {total}, in {safe(str(folder))}")
     for other in rest:
-        click.echo(f"{_size(other.num_bytes):>10}  {other.what}, in {_safe(str(other.path))}")
+        click.echo(f"{told_bytes(other.num_bytes):>10}  {other.what}, in {safe(str(other.path))}")
     return 0
 
 
 @cache.command("rm")
 @click.argument("entry", nargs=-1, required=True)
 @_folder
-@_yes
-@_as_json
+@yes_option
+@as_json_option
 def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json: bool) -> int:
     """Remove entries, by their folders' names (the beginning is enough) or by the model's."""
     from poros import atomic
@@ -91,8 +88,8 @@ def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed.")
 @_folder
-@_yes
-@_as_json
+@yes_option
+@as_json_option
 def prune_command(
     cache: Path | None,
     *,
@@ -122,11 +119,11 @@ def prune_command(
 def _tell(found: Sequence[CacheEntry], *, as_json: bool, word: str) -> None:
     total = sum(entry.num_bytes for entry in found)
     if as_json:
-        _print_json({word.replace(" ", "_"): _records(found), "num_bytes": total})
+        print_json({word.replace(" ", "_"): _records(found), "num_bytes": total})
         return
     for entry in found:
-        click.echo(f"{word} {_safe(_named(entry))}")
-    click.echo(f"{len(found)} entries, {_size(total)}")
+        click.echo(f"{word} {safe(_named(entry))}")
+    click.echo(f"{len(found)} entries, {told_bytes(total)}")
 
 
 def _records(found: Sequence[CacheEntry]) -> list[dict[str, Any]]:
@@ -137,22 +134,8 @@ def _line(entry: CacheEntry) -> str:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
     name = entry.path.name.removeprefix("nf4-")[:8]
     broken = "" if entry.whole else "  (files are missing: it will be made anew)"
-    return _safe(f"{name:8}  {_size(entry.num_bytes):>10}  used {used}  {entry.model}{broken}")
+    return safe(f"{name:8}  {told_bytes(entry.num_bytes):>10}  used {used}  {entry.model}{broken}")
 
 
 def _named(entry: CacheEntry) -> str:
-    return f"{entry.path.name} ({entry.model}, {_size(entry.num_bytes)})"
-
-
-def _print_json(record: object) -> None:
-    click.echo(json.dumps(record, ensure_ascii=False))
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:.2f} MB"
-
-
-def _safe(text: str) -> str:
-    from poros.errors import escape_control
-
-    return escape_control(text)
+    return f"{entry.path.name} ({entry.model}, {told_bytes(entry.num_bytes)})"

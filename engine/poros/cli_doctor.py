@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from poros.cli_answers import print_json, safe
 
 if TYPE_CHECKING:
     from poros.doctor_rows import Row
@@ -37,7 +40,7 @@ def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) 
     if as_json:
         fit = not counts["bad"]
         record = {"fit": fit, "counts": dict(counts), "rows": [asdict(row) for row in rows]}
-        click.echo(json.dumps(record, ensure_ascii=False))
+        print_json(record)
     else:
         told = ", ".join(f"{counts[state]} {state}" for state in _GLYPHS if counts[state])
         click.echo(f"{told}. {_verdict(counts)}")
@@ -45,27 +48,21 @@ def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) 
 
 
 def _print(row: Row) -> None:
-    from poros.errors import escape_control
-
     # click leaves colours out where stdout is no terminal, but does not know NO_COLOR.
     word = f"{_glyph(row.state)} {row.state:<7}"
-    click.echo(f"{_coloured(word, row.state)} {row.id:<16} {escape_control(row.what)}")
+    click.echo(f"{_coloured(word, row.state)} {row.id:<16} {safe(row.what)}")
     if row.state != "ok":
-        click.echo(f"{'':27}{escape_control(row.meaning)}")
+        click.echo(f"{'':27}{safe(row.meaning)}")
         if row.fix:
-            click.echo(f"{'':27}-> {escape_control(row.fix)}")
+            click.echo(f"{'':27}-> {safe(row.fix)}")
 
 
 def _glyph(state: str) -> str:
-    import sys
-
     encoding = getattr(sys.stdout, "encoding", "") or "ascii"
     return _GLYPHS[state] if encoding.lower().startswith("utf") else "*"
 
 
 def _coloured(word: str, state: str) -> str:
-    import os
-
     return word if os.environ.get("NO_COLOR") else click.style(word, fg=_COLOURS[state])
 
 

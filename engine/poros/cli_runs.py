@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
+
 if TYPE_CHECKING:
     from poros.runs import Run
 
 _FOLDER = click.Path(path_type=Path)
-_as_json = click.option("--json", "as_json", is_flag=True, help="The answer as JSON on stdout.")
 
 
 @click.group("runs")
@@ -24,14 +24,14 @@ def runs() -> None:
 
 @runs.command("list")
 @click.argument("folders", nargs=-1, type=_FOLDER)
-@_as_json
+@as_json_option
 def list_command(folders: tuple[Path, ...], *, as_json: bool) -> int:
     """The runs that were started here, and those in FOLDERS (this folder, if none is given)."""
     from poros.runs import list_runs
 
     found = list_runs(folders or (Path(),))
     if as_json:
-        _print_json([summary(run) for run in found])
+        print_json([summary(run) for run in found])
         return 0
     if not found:
         click.echo("No runs yet. `poros demo` makes one, `poros train FILE` too.")
@@ -42,7 +42,7 @@ def list_command(folders: tuple[Path, ...], *, as_json: bool) -> int:
 
 @runs.command("show")
 @click.argument("run")
-@_as_json
+@as_json_option
 def show_command(run: str, *, as_json: bool) -> int:
     """What RUN (its folder, or the beginning of its number) was, did and ended with."""
     from poros.runs import find_run, look_at, settings_of
@@ -51,7 +51,7 @@ def show_command(run: str, *, as_json: bool) -> int:
     record = summary(found)
     if as_json:
         losses = {"losses": found.story.losses, "eval_losses": found.story.eval_losses}
-        _print_json({**record, **losses, "settings": settings_of(found)})
+        print_json({**record, **losses, "settings": settings_of(found)})
         return 0
     for name, value in record.items():
         if value not in (None, "", {}):
@@ -61,7 +61,7 @@ def show_command(run: str, *, as_json: bool) -> int:
 
 @runs.command("compare")
 @click.argument("run", nargs=-1, required=True)
-@_as_json
+@as_json_option
 def compare_command(run: tuple[str, ...], *, as_json: bool) -> int:
     """What differs between two or more runs: settings, results, losses step by step."""
     from poros.errors import PorosConfigError
@@ -71,7 +71,7 @@ def compare_command(run: tuple[str, ...], *, as_json: bool) -> int:
         raise PorosConfigError("one run alone", remediation="name two or more: runs compare A B")
     record = compare([look_at(find_run(name)) for name in run])
     if as_json:
-        _print_json(record)
+        print_json(record)
         return 0
     _print_table("run", record["runs"])
     for name, values in {**record["settings"], **record["results"]}.items():
@@ -84,8 +84,8 @@ def compare_command(run: tuple[str, ...], *, as_json: bool) -> int:
 @runs.command("rm")
 @click.argument("run", nargs=-1)
 @click.option("--gone", is_flag=True, help="Forget all runs whose folders are gone.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@_as_json
+@yes_option
+@as_json_option
 def rm_command(run: tuple[str, ...], *, gone: bool, yes: bool, as_json: bool) -> int:
     """Remove the folders of runs: checkpoints, adapter, events. A run at work is refused."""
     from poros.errors import PorosConfigError
@@ -95,7 +95,8 @@ def rm_command(run: tuple[str, ...], *, gone: bool, yes: bool, as_json: bool) ->
         raise PorosConfigError("no run is named", remediation="poros runs rm RUN, or --gone")
     chosen = [look_at(find_run(name)) for name in run]
     ask_first(
-        [f"{each.path} ({_size(each.num_bytes)})" for each in chosen if each.state != GONE], yes=yes
+        [f"{each.path} ({told_bytes(each.num_bytes)})" for each in chosen if each.state != GONE],
+        yes=yes,
     )
     if gone:
         chosen += [each for each in list_runs() if each.state == GONE]
@@ -105,30 +106,10 @@ def rm_command(run: tuple[str, ...], *, gone: bool, yes: bool, as_json: bool) ->
         removed.append({"path": str(each.path), "num_bytes": each.num_bytes, "left": left})
         if not as_json:
             kept = f"; kept what is no run's: {', '.join(left)}" if left else ""
-            click.echo(f"removed {_safe(str(each.path))}{_safe(kept)}")
+            click.echo(f"removed {safe(str(each.path))}{safe(kept)}")
     if as_json:
-        _print_json(removed)
+        print_json(removed)
     return 0
-
-
-def ask_first(things: Sequence[str], *, yes: bool) -> None:
-    """Ask before something is removed.
-
-    Raises:
-        PorosConfigError: Nobody can be asked.
-        click.Abort: The answer was no.
-    """
-    import sys
-
-    from poros.errors import PorosConfigError
-
-    if yes or not things:
-        return
-    if not sys.stdin.isatty():
-        raise PorosConfigError(
-            f"this removes {', '.join(things)}", remediation="add --yes, if that is meant"
-        )
-    click.confirm(f"Remove {', '.join(things)}?", abort=True, err=True)
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -163,37 +144,23 @@ def _line(run: Run) -> str:
     steps = f"{story.step}/{story.total_steps}"
     moved = f" (moved from {run.known.moved_from})" if run.known.moved_from else ""
     model = str(run.identity.get("model") or "-")
-    return _safe(
+    return safe(
         f"{run.known.run_id[:8]:8}  {run.state:<8}  {when:<16}  {steps:>11}  loss {loss:<8}"
-        f"  {_size(run.num_bytes):>9}  {model}  {run.path}{moved}"
+        f"  {told_bytes(run.num_bytes):>9}  {model}  {run.path}{moved}"
     )
 
 
 def _told(name: str, value: object) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
-        return _size(value)
+        return told_bytes(value)
     if name in ("started_s", "last_s") and isinstance(value, float):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if name.endswith("loss") and isinstance(value, float):
         return f"{value:.6f}"
     if isinstance(value, dict):
-        return _safe(", ".join(f"{key} {each}" for key, each in value.items()))
-    return _safe("-" if value is None else str(value))
+        return safe(", ".join(f"{key} {each}" for key, each in value.items()))
+    return safe("-" if value is None else str(value))
 
 
 def _print_table(name: str, values: Sequence[object]) -> None:
-    click.echo(f"{name:>28}  " + "  ".join(f"{_safe(str(value)):<24}" for value in values).rstrip())
-
-
-def _print_json(record: object) -> None:
-    click.echo(json.dumps(record, ensure_ascii=False))
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:.2f} MB"
-
-
-def _safe(text: str) -> str:
-    from poros.errors import escape_control
-
-    return escape_control(text)
+    click.echo(f"{name:>28}  " + "  ".join(f"{safe(str(value)):<24}" for value in values).rstrip())

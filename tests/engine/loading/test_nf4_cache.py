@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from poros import failpoints
+from poros import cache_entries, failpoints
 from poros.events import Event, Warned
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model
@@ -281,13 +281,13 @@ def test_entries_are_listed_and_pruned_oldest_first(tmp_path: Path) -> None:
     for age, entry in enumerate(made):
         assert entry is not None
         os.utime(entry / "poros_verified.json", (1000 - age, 1000 - age))
-    listed = nf4_cache.entries(cache)
+    listed = cache_entries.entries(cache)
     assert [entry.path for entry in listed] == made[::-1]
     assert [entry.model for entry in listed] == [str(folder) for folder in folders[::-1]]
     keep_bytes = sum(entry.num_bytes for entry in listed[1:])
-    assert nf4_cache.prune(cache, keep_bytes=keep_bytes) == listed[:1]
-    assert nf4_cache.entries(cache) == listed[1:]
-    nf4_cache.prune(cache)
+    assert cache_entries.prune(cache, keep_bytes=keep_bytes) == listed[:1]
+    assert cache_entries.entries(cache) == listed[1:]
+    cache_entries.prune(cache)
     assert list(cache.iterdir()) == []
 
 
