@@ -19,6 +19,7 @@ from poros.cli_check import check, check_options
 from poros.cli_completion import SHELLS, answer, script
 from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
+from poros.cli_init import init
 from poros.cli_parity import parity, parity_options
 from poros.cli_runs import runs
 from poros.cli_train import train, train_options
@@ -107,6 +108,17 @@ def parity_command(config: Path | None, **options: Any) -> int:
 def demo(**options: Any) -> int:
     """Teach a small real model a voice, streamed, and ask it the same questions twice."""
     return call_engine("poros.demo.demo", "run_demo", **options)
+
+
+@cli.command("init")
+@click.argument("file", type=_FOLDER)
+@click.option("-m", "--model", required=True, help="Folder, or name on the Hub.")
+@click.option("-d", "--data", required=True, help="JSONL, JSON, CSV or Parquet file, or a name.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@as_json_option
+def init_command(file: Path, **options: Any) -> int:
+    """Write a commented config to FILE (- is stdout), sized for this machine."""
+    return init(file, **options)
 
 
 cli.add_command(runs)

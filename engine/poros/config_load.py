@@ -91,7 +91,7 @@ def dump_config(config: PorosConfig) -> str:
         if schema["group"] != group:
             group = schema["group"]
             lines.append(f"# {group}")
-        lines.append(f"{key}: {_yaml(getattr(config, key))}")
+        lines.append(f"{key}: {yaml_text(getattr(config, key))}")
     return "\n".join(lines) + "\n"
 
 
@@ -165,7 +165,7 @@ def _value_of(
     return text if "string" in accepted else value
 
 
-def _yaml(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and scalar_value(value) == value
         return value if is_plain else _quoted(value)

@@ -1,0 +1,121 @@
+"""`poros init`: a commented config for a model and data, sized for a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poros.check_memory import Wanted, planned
+from poros.errors import PorosDataError, PorosError, PorosHubError, escape_control
+from poros.memory_sizes import ModelSizes
+
+_SAMPLES = 8
+"""Of an optimizer step, as the defaults have it: micro-batches are sized, results are not."""
+_LENGTHS = (2048, 1024, 512, 256)
+_CPU_LENGTH = 512
+_ROOM = 0.85
+"""Of a card: the rest is for the desktop and for what the allocator can't use."""
+_FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Settings for a machine, and why.
+
+    Attributes:
+        settings: By key of the config.
+        notes: In words, for the head of the file.
+    """
+
+    settings: dict[str, Any]
+    notes: list[str]
+
+
+def model_sizes(model: str) -> tuple[ModelSizes | None, str]:
+    """Sizes of a model whose files are here, and a note where they can't be told.
+
+    Raises:
+        PorosError: The files are here, and it can't be trained.
+    """
+    from poros.check import check_model
+
+    try:
+        report = check_model(model)
+    except PorosHubError:
+        return None, f"{model} is not here yet: `hf download {model}`, then `poros check {model}`"
+    if report.refusals:
+        raise report.refusals[0]
+    return report.memory, "" if report.memory else "the model's sizes can't be told from its files"
+
+
+def size_for(sizes: ModelSizes | None, card_bytes: int | None) -> Sized:
+    """The longest samples and the largest micro-batch that fit.
+
+    Args:
+        sizes: Of the model; None: unknown.
+        card_bytes: Of the card; None: there is none.
+    """
+    if card_bytes is None:
+        return Sized({"max_seq_length": _CPU_LENGTH}, ["no GPU here: sized for the CPU"])
+    card = f"{card_bytes / 1e9:.0f} GB"
+    if sizes is None:
+        return Sized({}, [f"a card of {card}; the defaults, since the model's sizes are unknown"])
+    for length in _LENGTHS:
+        for batch in (8, 4, 2, 1):
+            wanted = Wanted(card_bytes * _ROOM / 1e9, length, batch)
+            try:
+                peak_bytes = planned(sizes, wanted).peak_bytes
+            except PorosError:
+                continue
+            told = f"expected to take {peak_bytes / 1e9:.1f} GB of the card's {card}"
+            settings = {
+                "max_seq_length": length,
+                "per_device_batch_size": batch,
+                "gradient_accumulation_steps": _SAMPLES // batch,
+            }
+            return Sized(settings, [f"{batch} x {length} tokens are {told}"])
+    note = f"not even {_LENGTHS[-1]} tokens are expected to fit into {card}: poros check says more"
+    return Sized({"max_seq_length": _LENGTHS[-1]}, [note])
+
+
+def check_data(data: str) -> None:
+    """Refuse the path of a file that is not there; a name for `datasets` is not looked up.
+
+    Raises:
+        PorosDataError: It is missing.
+    """
+    path = Path(data).expanduser()
+    if path.suffix in _FILE_SUFFIXES and not path.is_file():
+        raise PorosDataError(
+            "no such file",
+            where=escape_control(data),
+            remediation="give a file, or a data set's name",
+        )
+
+
+def render(settings: Mapping[str, Any], head: Sequence[str]) -> str:
+    """The config's text: given keys are set, all others stand there as comments.
+
+    Args:
+        settings: By key; checked.
+        head: Lines for the top.
+
+    Raises:
+        PorosConfigError: Settings that can't be.
+    """
+    from poros.config import PorosConfig, field_schemas
+    from poros.config_load import yaml_text
+
+    config = PorosConfig(**settings)
+    lines = [f"# {escape_control(line)}" for line in head]
+    group = None
+    for key, schema in field_schemas().items():
+        if schema["group"] != group:
+            group = schema["group"]
+            lines += ["", f"# === {group} ==="]
+        off = "" if key in settings else "# "
+        lines.append(f"# {schema['description'].strip()}")
+        lines.append(f"{off}{key}: {yaml_text(getattr(config, key))}")
+    return "\n".join(lines) + "\n"
