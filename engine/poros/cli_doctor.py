@@ -36,7 +36,7 @@ def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) 
         rows.append(row)
         if not as_json:
             _print(row)
-    counts = Counter(row.state for row in rows)
+    counts = Counter[str](row.state for row in rows)
     if as_json:
         fit = not counts["bad"]
         record = {"fit": fit, "counts": dict(counts), "rows": [asdict(row) for row in rows]}

@@ -34,7 +34,7 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
     settings = {
         "model_name_or_path": model,
         "dataset": data,
-        "output_dir": f"runs/{name}",
+        "output_dir": f"{name}-run",
         **sized.settings,
     }
     notes = [*sized.notes, *filter(None, [note])]

@@ -87,7 +87,7 @@ def check_data(data: str) -> None:
         PorosDataError: It is missing.
     """
     path = Path(data).expanduser()
-    if path.suffix in _FILE_SUFFIXES and not path.is_file():
+    if path.suffix.lower() in _FILE_SUFFIXES and not path.is_file():
         raise PorosDataError(
             "no such file",
             where=escape_control(data),

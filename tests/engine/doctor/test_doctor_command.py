@@ -1,0 +1,95 @@
+"""`poros doctor` as a command, and the small commands beside it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poros import cli_doctor, doctor
+from poros.cli_completion import SHELLS, script
+from poros.doctor_rows import Row
+from tests.engine.processor_time import processor_s
+from tests.engine.test_cli import poros
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    found = [Row("a", "ok", "fine", "good"), Row("b", "warn", "so\nso", "slow", "mend")]
+    monkeypatch.setattr(doctor, "examine", lambda **_: iter(found))
+    return found
+
+
+def told(**options):
+    defaults = {"as_json": False, "kernels": True, "timeout_s": 1.0, "output_dir": None}
+    return cli_doctor.doctor(**defaults | options)
+
+
+def test_warnings_do_not_fail(rows, capsys):
+    assert told() == 0
+    text = capsys.readouterr().out
+    assert "so\\nso" in text
+    assert "-> mend" in text
+    assert text.endswith("1 ok, 1 warn. This machine can train.\n")
+
+
+def test_a_bad_row_is_exit_code_1(rows, capsys):
+    rows.append(Row("c", "bad", "broken", "no run"))
+    assert told() == 1
+    assert told(as_json=True) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["fit"] is False
+
+
+def test_json_is_one_document_with_all_fields(rows, capsys):
+    assert told(as_json=True) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["counts"] == {"ok": 1, "warn": 1}
+    assert record["rows"][1] == {
+        "id": "b", "state": "warn", "what": "so\nso", "meaning": "slow", "fix": "mend"
+    }  # fmt: skip
+
+
+def test_the_real_command_without_torch_says_what_it_could_not_look_at():
+    root = Path(__file__).parents[3]
+    runner = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'bitsandbytes')))\n"
+        "sys.argv = ['poros', 'doctor', '--json']\n"
+        "from poros.cli import main; main()\n"
+    )
+    durations_s = []
+    for _ in range(3):
+        began_s = processor_s()
+        done = subprocess.run(
+            [sys.executable, "-c", runner],
+            capture_output=True, text=True, check=False,
+            env=os.environ | {"PYTHONPATH": f"{root / 'engine'}"},
+        )  # fmt: skip
+        durations_s.append(processor_s() - began_s)
+    states = {row["id"]: row for row in json.loads(done.stdout)["rows"]}
+    assert states["bf16"]["state"] == "unknown"
+    assert "torch is not installed" in states["nf4"]["what"]
+    assert states["host_memory"]["state"] in ("ok", "warn")
+    assert min(durations_s) < 0.5
+
+
+def test_exit_codes_as_json():
+    codes = json.loads(poros("help", "exit-codes", "--json").stdout)
+    assert codes["0"] == "All went well."
+    assert "13" in codes
+
+
+def test_the_schema_takes_the_flag_of_the_others():
+    assert poros("schema", "--json").stdout == poros("schema").stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_scripts_name_the_variable(shell):
+    assert "_POROS_COMPLETE" in script(shell)
+
+
+def test_a_shell_gets_the_words_that_fit():
+    asked = {"COMP_WORDS": "poros runs ", "COMP_CWORD": "2", "_POROS_COMPLETE": "bash_complete"}
+    words = [line.partition(",")[2] for line in poros(**asked).stdout.split()]
+    assert words == ["compare", "list", "rm", "show"]

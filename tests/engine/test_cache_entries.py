@@ -1,0 +1,108 @@
+"""`poros cache`: quantised models, listed and removed."""
+
+import json
+import os
+
+import pytest
+
+from poros import cache_entries
+from poros.errors import PorosConfigError
+from tests.engine.test_cli import poros
+
+DAY_S = 86400
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path))
+    for number, (model, size) in enumerate([("m/old", 100), ("m/mid", 200), ("m/new", 300)], 1):
+        make(tmp_path / "nf4", f"nf4-{number}{number:031x}", model, size, used_s=number * DAY_S)
+    return tmp_path / "nf4"
+
+
+def make(cache, name, model, size, used_s):
+    folder = cache / name
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"\0" * size)
+    about = {"model": model, "files": {"model.safetensors": {"num_bytes": size}}}
+    (folder / cache_entries.MANIFEST).write_text(json.dumps(about))
+    stamps = folder / cache_entries.STAMPS
+    stamps.write_text("{}")
+    os.utime(stamps, (used_s, used_s))
+
+
+def names(cache) -> list[str]:
+    return [entry.model for entry in cache_entries.entries(cache)]
+
+
+def test_entries_are_listed_by_their_last_use(cache):
+    assert names(cache) == ["m/old", "m/mid", "m/new"]
+    assert all(entry.whole for entry in cache_entries.entries(cache))
+
+
+def test_an_entry_without_its_files_is_shown_so(cache):
+    next(cache.glob("nf4-1*/model.safetensors")).unlink()
+    assert [entry.whole for entry in cache_entries.entries(cache)] == [False, True, True]
+    assert "files are missing" in poros("cache", "ls").stdout
+
+
+def test_pruning_removes_what_was_used_longest_ago(cache):
+    total = sum(entry.num_bytes for entry in cache_entries.entries(cache))
+    removed = cache_entries.prune(cache, keep_bytes=total - 1)
+    assert [entry.model for entry in removed] == ["m/old"]
+    assert names(cache) == ["m/mid", "m/new"]
+
+
+def test_pruning_spares_what_was_used_since(cache):
+    removed = cache_entries.prune(cache, unused_since_s=2.5 * DAY_S)
+    assert [entry.model for entry in removed] == ["m/old", "m/mid"]
+    assert names(cache) == ["m/new"]
+
+
+def test_a_dry_run_removes_nothing(cache):
+    answer = json.loads(poros("cache", "prune", "--dry-run", "--json").stdout)
+    assert [entry["model"] for entry in answer["would_remove"]] == ["m/old", "m/mid", "m/new"]
+    assert len(names(cache)) == 3
+
+
+def test_an_entry_is_named_by_its_folder_its_beginning_or_its_model(cache):
+    for name in (f"nf4-2{2:031x}", "nf4-2000", "2000", "m/mid"):
+        assert cache_entries.find_entry(cache, name).model == "m/mid"
+    with pytest.raises(PorosConfigError, match="no entry is called nonsense"):
+        cache_entries.find_entry(cache, "nonsense")
+
+
+def test_a_model_with_two_entries_needs_more_than_its_name(cache):
+    make(cache, "nf4-4444", "m/new", 10, used_s=DAY_S)
+    with pytest.raises(PorosConfigError, match="2 entries are meant"):
+        cache_entries.find_entry(cache, "m/new")
+
+
+def test_nothing_is_removed_without_a_yes(cache):
+    for arguments in (("rm", "m/old"), ("prune",)):
+        refused = poros("cache", *arguments)
+        assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    assert len(names(cache)) == 3
+    assert poros("cache", "rm", "m/old", "-y").returncode == 0
+    assert names(cache) == ["m/mid", "m/new"]
+    assert poros("cache", "prune", "-y").returncode == 0
+    assert names(cache) == []
+
+
+def test_the_list_as_json_holds_the_rest_of_the_cache_too(cache):
+    (cache.parent / "plans").mkdir()
+    (cache.parent / "plans" / "x.json").write_text("12345")
+    answer = json.loads(poros("cache", "ls", "--json").stdout)
+    assert [entry["model"] for entry in answer["entries"]] == ["m/old", "m/mid", "m/new"]
+    assert [other["num_bytes"] for other in answer["others"]] == [5]
+
+
+def test_another_folder_can_be_named(tmp_path):
+    make(tmp_path / "mine", "nf4-9999", "m/mine", 10, used_s=DAY_S)
+    answer = json.loads(poros("cache", "ls", "--json", "--cache", str(tmp_path / "mine")).stdout)
+    assert [entry["model"] for entry in answer["entries"]] == ["m/mine"]
+
+
+def test_an_empty_cache_is_no_error(tmp_path):
+    done = poros("cache", "ls", POROS_CACHE=str(tmp_path / "nowhere"))
+    assert (done.returncode, done.stdout.startswith("0 quantised models")) == (0, True)
