@@ -1,6 +1,8 @@
 """What all tests share."""
 
+import os
 import signal
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +15,7 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 # A busy machine makes examples slow; that is no failure.
 settings.register_profile("poros", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("poros")
+
+# Runs are remembered for `poros runs list`: those of tests not in the list of whoever starts them.
+_state = tempfile.TemporaryDirectory()
+os.environ["XDG_STATE_HOME"] = _state.name

@@ -20,7 +20,6 @@ _KINDS = {
     "plans": "what runs took, for the next plan",
     "answers": "answers of base models to sample prompts",
     "logs": "crash reports",
-    "runs": "where runs lie",
 }
 
 

@@ -1,4 +1,4 @@
-"""Which runs were started on this machine, and where: a small file for each in the user's cache.
+"""Which runs were started on this machine, and where: a small file for each run.
 
 It only finds run folders again; what a run is stands in its folder. Losing it loses no run.
 """
@@ -16,9 +16,6 @@ from pathlib import Path
 from poros.atomic import write_file
 from poros.errors import PorosStorageError
 from poros.run_folder import read_run
-from poros.user_cache import user_cache
-
-FOLDER = "runs"
 
 _RUN_ID = re.compile(r"[0-9a-f]{1,64}")
 
@@ -40,8 +37,15 @@ class Known:
     moved_from: Path | None = None
 
 
+def registry_folder() -> Path:
+    """The system's place for a program's state, which ``XDG_STATE_HOME`` moves."""
+    import platformdirs
+
+    return platformdirs.user_state_path("poros", appauthor=False) / "runs"
+
+
 def keep(run_id: str, path: Path) -> None:
-    """Remember where a run writes; that a cache can't be written stops nothing."""
+    """Remember where a run writes; that the file can't be written stops nothing."""
     record = {"run_id": run_id, "path": str(path.absolute()), "started_s": time.time()}
     with contextlib.suppress(OSError, PorosStorageError):
         place = _place(run_id)
@@ -91,7 +95,7 @@ def _runs_in(places: Iterable[Path]) -> Iterator[tuple[Path, dict[str, object]]]
 
 def _remembered() -> Iterator[tuple[str, Path]]:
     """What the files say; a damaged one is as good as none."""
-    folder = user_cache() / FOLDER
+    folder = registry_folder()
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         try:
             record = json.loads(file.read_text("utf-8"))
@@ -108,4 +112,4 @@ def _holds(path: Path, run_id: str) -> bool:
 
 
 def _place(run_id: str) -> Path:
-    return user_cache() / FOLDER / f"{run_id}.json"
+    return registry_folder() / f"{run_id}.json"

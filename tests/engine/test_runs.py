@@ -1,5 +1,6 @@
 """`poros runs`: found again, summed up, compared and removed."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -17,8 +18,8 @@ from tests.engine.test_cli import poros
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("POROS_CACHE", str(tmp_path / "cache"))
+def _own_registry(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def started(run_id: str, folder) -> events.RunStarted:
@@ -29,14 +30,14 @@ def started(run_id: str, folder) -> events.RunStarted:
 
 
 def stepped(step: int, loss: float) -> events.StepFinished:
-    fields = dict.fromkeys(events.StepFinished.__dataclass_fields__, 0)
+    fields = dict.fromkeys([f.name for f in dataclasses.fields(events.StepFinished)], 0)
     return events.StepFinished(
         **fields | {"step": step, "loss": loss, "num_tokens": 10, "duration_s": 0.5}
     )
 
 
 def finished(status: str = "finished") -> events.RunFinished:
-    fields = dict.fromkeys(events.RunFinished.__dataclass_fields__, 0)
+    fields = dict.fromkeys([f.name for f in dataclasses.fields(events.RunFinished)], 0)
     return events.RunFinished(**fields | {"status": status, "adapter_path": "a"})
 
 
@@ -206,15 +207,15 @@ def test_a_resume_begins_anew_what_it_ends_with():
 
 def test_a_damaged_registry_is_as_good_as_none(tmp_path):
     make(tmp_path / "a")
-    folder = tmp_path / "cache" / "runs"
+    folder = run_registry.registry_folder()
     for name, text in (("1234.json", "{"), ("5678.json", "[]"), ("9abc.json", "{}")):
         (folder / name).write_text(text)
     assert len(runs.list_runs()) == 1
 
 
-def test_a_cache_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
+def test_a_registry_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("POROS_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run_registry.keep("abcd", tmp_path)
     assert run_registry.known_runs() == []
 

@@ -24,6 +24,7 @@ from poros.errors import (
 )
 from poros.event_log import read_events
 from poros.run_folder import read_run
+from poros.run_registry import known_runs
 from poros.training import trainer as trainer_module
 from poros.training.checkpoint import verify
 from poros.training.session import Session
@@ -87,6 +88,15 @@ def test_a_run_leaves_its_adapter_events_and_two_checkpoints(settings):
     assert (finished.status, finished.exit_code) == ("finished", 0)
     assert finished.adapter_path == str(folder / "adapter")
     assert list(read_events(folder / "events.jsonl")) == seen
+
+
+def test_a_run_is_remembered_and_one_that_never_began_is_not(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(PorosDataError):
+        train(settings, dataset=str(tmp_path / "no.jsonl"))
+    assert known_runs() == []
+    train(settings)
+    assert [run.path for run in known_runs()] == [out(settings)]
 
 
 def test_a_stopped_and_resumed_run_has_the_bits_of_an_uninterrupted_one(settings, tmp_path):
