@@ -20,6 +20,8 @@ Found = dict[str, Any]
 
 def main(index: int) -> None:
     """Run all probes on a device; a negative index is the CPU."""
+    # bitsandbytes fetches and runs code of the Hub at its import where `kernels` is installed.
+    sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # None: can't be imported
     found = _tell("torch", _look_at_torch)
     if found is None:
         return
