@@ -9,6 +9,8 @@ import torch
 
 from poros import events, failpoints
 from poros.config import PorosConfig
+from poros.memory_plan import MemoryPlan
+from poros.memory_planner import rungs
 from poros.training.determinism import prepare_cuda
 from poros.training.session import Session
 from poros.training.shortage import free
@@ -22,6 +24,7 @@ prepare_cuda()  # before CUDA starts
 
 CUDA = torch.device("cuda", 0)
 NUM_TOKENS = 1000
+NUM_SLOTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +39,15 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def run(folder, tmp_path_factory, monkeypatch):
     """Trains with changed settings; the events, and what came out."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
 
     def train(**changes):
         failpoints.reset()
         place = tmp_path_factory.mktemp("run")
+        # A run that ran out must not make the next one's plan smaller.
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
         settings = tiny_settings(folder, place) | {
-            "device": "cuda", "max_steps": 3, "max_seq_length": NUM_TOKENS,
-            "per_device_batch_size": 1, "num_slots": 4,
+            "device": "cuda:0", "max_steps": 3, "max_seq_length": NUM_TOKENS,
+            "per_device_batch_size": 1, "num_slots": NUM_SLOTS,
         }  # fmt: skip
         rows = [{"text": f"row {k} " + "many words " * NUM_TOKENS} for k in range(8)]
         (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -76,12 +80,21 @@ def test_a_shortage_on_purpose_costs_no_bit(run, monkeypatch, point, budget):
     assert found == whole
 
 
+def num_rungs(seen):
+    """Steps down from the plan that was made, but for the visits of a head that makes none."""
+    [made] = [event for event in seen if isinstance(event, events.PlanMade)]
+    plan = MemoryPlan(num_slots=NUM_SLOTS, resident=tuple(made.resident))
+    return len(list(rungs(plan))) - 2
+
+
 def test_all_the_way_down_costs_no_bit(run, monkeypatch):
-    _, whole = run()
+    large, whole = run()
     for point in ("backward", "optimizer"):
-        armed = ",".join(f"train.{point}:oom@{number}" for number in range(2, 8))
+        last = 2 + num_rungs(large)
+        armed = ",".join(f"train.{point}:oom@{number}" for number in range(2, last))
         monkeypatch.setenv(failpoints.VARIABLE, armed)
         seen, found = run()
+        assert len(shrunk(seen)) == num_rungs(large)
         assert shrunk(seen)[-1].change == "adapters to the host"
         assert found == whole
 

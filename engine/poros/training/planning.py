@@ -18,14 +18,12 @@ from poros.loading.base_model import BaseModel
 from poros.loading.record_check import resident_paths
 from poros.memory_plan import MemoryPlan, memory_plan
 from poros.memory_planner import Estimate, Rates, choose, estimate, least_bytes, smallest
-from poros.memory_sizes import LinearShape, ModelSizes, StepShape, peak_bytes
+from poros.memory_sizes import LinearShape, ModelSizes, StepShape, peak_bytes, usable_bytes
 from poros.plan_history import Measured, corrected, keep_run, key_of, read_runs, run_of
 from poros.training.rates import link_rate, multiply_rate
 
 Emit = Callable[[Event], None]
 
-HEADROOM = 0.97
-"""Part of a budget that a plan fills: the allocator can't use every gap between its blocks."""
 DESKTOP_BYTES = 256 * 2**20
 DESKTOP_PART = 0.02
 """Left free by ``auto``, at least so much, for what the desktop and others may come to need."""
@@ -123,7 +121,7 @@ def plan_run(
     if budget_bytes is not None:
         try:
             plan = choose(
-                round(budget_bytes * HEADROOM), sizes, step,
+                usable_bytes(budget_bytes), sizes, step,
                 num_slots=config.num_slots, rates=rates, correct=correct,
             ).plan  # fmt: skip
         except PorosOOMError as error:

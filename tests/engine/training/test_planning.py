@@ -16,11 +16,10 @@ from poros.loading.base_model import load_base_model
 from poros.loading.byte_source import SafetensorsSource
 from poros.memory_plan import MemoryPlan, evenly_spaced
 from poros.memory_planner import smallest
-from poros.memory_sizes import lasting_bytes, peak_bytes
+from poros.memory_sizes import budget_for, lasting_bytes, peak_bytes
 from poros.training import planning
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.planning import (
-    HEADROOM,
     PlanWatch,
     longest_rows,
     model_sizes,
@@ -97,14 +96,14 @@ def test_without_an_amount_the_plan_is_the_bare_ring_or_the_smallest(base) -> No
     assert (told[0].budget_bytes, told[0].peak_bytes) == (None, 0)  # there is no card
 
 
-def budget_for(sizes, plan: MemoryPlan, config: PorosConfig) -> float:
+def filled_by(sizes, plan: MemoryPlan, config: PorosConfig) -> float:
     """GB of which a plan for 64 rows fills all that is to be filled."""
-    return (peak_bytes(plan, sizes, step_shape(config, 64)) + 1) / HEADROOM / 1e9
+    return budget_for(peak_bytes(plan, sizes, step_shape(config, 64))) / 1e9
 
 
 def test_an_amount_is_filled_with_evenly_spaced_blocks_and_a_small_one_warns(base) -> None:
     wanted = MemoryPlan(resident=evenly_spaced(NUM_LAYERS, 3))
-    gb = budget_for(model_sizes(base, CONFIG), wanted, CONFIG)
+    gb = filled_by(model_sizes(base, CONFIG), wanted, CONFIG)
     found, told = planned(base, PorosConfig(lora_rank=4, vram_budget=gb))
     assert list(found.plan.resident) == told[0].resident == [1, 3, 5]
     assert told[0].budget_bytes == round(gb * 1e9)
