@@ -10,7 +10,7 @@ from poros.check_sizes import Stored, is_head, is_tied, layer_of, stored_tensors
 from poros.errors import PorosError
 from poros.memory_plan import MemoryPlan, memory_plan
 from poros.memory_planner import Estimate, choose, estimate
-from poros.memory_sizes import FLOAT_BYTES, LinearShape, ModelSizes, StepShape
+from poros.memory_sizes import FLOAT_BYTES, LinearShape, ModelSizes, StepShape, usable_bytes
 from poros.weights_index import TensorHeader
 
 ACCUMULATION = 8
@@ -43,7 +43,7 @@ def planned(sizes: ModelSizes, wanted: Wanted) -> Estimate:
     step = StepShape(num_rows=wanted.seq_len * wanted.batch, accumulation=ACCUMULATION)
     if wanted.vram_gb is None:
         return estimate(memory_plan("min"), sizes, step)
-    return choose(round(wanted.vram_gb * 1e9), sizes, step)
+    return choose(usable_bytes(round(wanted.vram_gb * 1e9)), sizes, step)
 
 
 def plan_rows(sizes: ModelSizes, wanted: Wanted) -> list[tuple[str, str]]:

@@ -34,6 +34,8 @@ POINTS: dict[str, str] = {
     "train.forward": "before a micro-batch's forward",
     "train.backward": "before a micro-batch's backward",
     "train.norm": "before the gradients' norm",
+    "train.room": "before device memory is taken for bytes that travel",
+    "train.copy": "before bytes are copied to the device",
     "train.optimizer": "some weights were just stepped, which can still be undone",
     "train.after_step": "after an optimizer step, before its event",
 }
@@ -60,6 +62,11 @@ def hit(name: str) -> None:
 def reset() -> None:
     """Count from zero again."""
     _num_hits.clear()
+
+
+def any_armed() -> bool:
+    """Whether the environment asks for anything."""
+    return bool(os.environ.get(VARIABLE))
 
 
 def check_variable() -> None:

@@ -12,6 +12,7 @@ from poros.memory_sizes import (
     SHORT_BYTES,
     ModelSizes,
     StepShape,
+    budget_for,
     copied_bytes,
     device_level_bytes,
     lasting_bytes,
@@ -100,7 +101,7 @@ def choose(
     """The fastest rung that fits: with as many resident blocks as there is room for.
 
     Args:
-        budget_bytes: What the allocator may give out.
+        budget_bytes: What may be allocated: a budget less its margin (`usable_bytes`).
         sizes: The model.
         step: The step.
         num_slots: Slots of the ring on the upper rungs.
@@ -159,7 +160,8 @@ def too_small(
 
     num_rows = fitting_rows(budget_bytes, step.num_rows, needed)
     needed_gb = -(-needed(step.num_rows) // 10**7) / 100
-    way_out = f"set vram_budget: {needed_gb:.2f} if the card has it"
+    setting_gb = -(-budget_for(needed(step.num_rows)) // 10**7) / 100
+    way_out = f"set vram_budget: {setting_gb:.2f} if the card has it"
     if num_rows:
         way_out += (
             f"; {num_rows} tokens a micro-batch would fit: lower max_seq_length or"
@@ -167,7 +169,7 @@ def too_small(
         )
     return PorosOOMError(
         f"the smallest plan needs {needed_gb:.2f} GB of the device for {step.num_rows} tokens a"
-        f" micro-batch, {budget_bytes / 1e9:.2f} GB are there",
+        f" micro-batch, {budget_bytes / 1e9:.2f} GB are there for it",
         where="vram_budget",
         remediation=way_out,
     )

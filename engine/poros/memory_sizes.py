@@ -22,6 +22,13 @@ backward's. The rest is what the peaks of 7B and 32B (docs/validation) leave aft
 counted here."""
 FRAGMENTATION = 1.06
 """What the allocator reserves over what is allocated: 1.04 to 1.09 in docs/validation."""
+LEAST_MARGIN_BYTES = 64 * 2**20
+MARGIN_PART = 0.03
+"""What a plan leaves of a budget, the larger of both: what is reserved is bounded, a peak is of
+what is allocated. Without expandable segments torch reserves 20 MiB at once for requests of 1 to
+10 MiB (2 MiB for smaller ones), for each stream its own: computing, and copies in either direction,
+with one such segment hardly used each, and a few small ones. Seen: 31 MiB idle when a cap of 600 MB
+ran out. With expandable segments gaps are rarer; the margin is the same."""
 STOCK_LOSS_BYTES = 12
 """For each logit at stock's loss: log-softmax, its gradient and the picked gradient, as floats; the
 peaks of 7B and 32B are these to 1 %."""
@@ -189,6 +196,19 @@ def loss_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
 def peak_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:
     """The most that is allocated at once."""
     return sum(lasting_bytes(plan, sizes).values()) + max(phase_bytes(plan, sizes, step).values())
+
+
+def usable_bytes(budget_bytes: int) -> int:
+    """What of a budget a plan may fill."""
+    return max(budget_bytes - max(LEAST_MARGIN_BYTES, round(MARGIN_PART * budget_bytes)), 0)
+
+
+def budget_for(peak: int) -> int:
+    """The least budget that a plan with this peak fits."""
+    budget_bytes = max(peak + LEAST_MARGIN_BYTES, round(peak / (1 - MARGIN_PART)))
+    while usable_bytes(budget_bytes) < peak:
+        budget_bytes += 1  # what rounding took
+    return budget_bytes
 
 
 def device_level_bytes(peak: int) -> int:

@@ -36,6 +36,7 @@ class Measured:
         reserved_bytes: What the allocator had reserved.
         step_s: Of a usual step.
         whole: Whether every sample was seen, hence the longest one.
+        ran_out: The plan did not fit; the peak is what it would have needed at the least.
     """
 
     plan: MemoryPlan
@@ -44,6 +45,7 @@ class Measured:
     reserved_bytes: int
     step_s: float
     whole: bool
+    ran_out: bool = False
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
@@ -82,21 +84,35 @@ def corrected(plan: MemoryPlan, estimated_bytes: int, runs: Sequence[Measured]) 
 
     The same plan has the peak that was seen. Another one is off by as much as the latest run with
     its head in the same place was; but a run that has not seen the longest sample never makes a
-    peak smaller.
+    peak smaller. What ran out is not forgotten for a smaller plan that did not: all others with the
+    head there are off by at least as much.
     """
-    off_bytes = 0
+    off_bytes = short_bytes = 0
     for run in runs:
         if run.plan == plan:
             return run.peak_bytes if run.whole else max(run.peak_bytes, estimated_bytes)
         if run.plan.head_on_host == plan.head_on_host:
             difference = run.peak_bytes - run.estimated_bytes
-            off_bytes = difference if run.whole else max(difference, 0)
+            if run.ran_out:
+                short_bytes = max(short_bytes, difference)
+            else:
+                off_bytes = difference if run.whole else max(difference, 0)
+    if short_bytes:
+        off_bytes = max(off_bytes, short_bytes)
     return max(estimated_bytes + off_bytes, 0)
 
 
 def run_of(plan: MemoryPlan, runs: Sequence[Measured]) -> Measured | None:
-    """The latest run of this very plan."""
-    return next((run for run in reversed(runs) if run.plan == plan), None)
+    """The latest run of this very plan that had memory enough."""
+    found = (run for run in reversed(runs) if run.plan == plan and not run.ran_out)
+    return next(found, None)
+
+
+def keep_shortage(key: str, shortage: Measured) -> None:
+    """Put a plan that ran out beside the runs of its key, unless one of it had as high a peak."""
+    known = [run for run in read_runs(key) if run.plan == shortage.plan]
+    if all(run.peak_bytes < shortage.peak_bytes for run in known):
+        keep_run(key, shortage)
 
 
 def _path(key: str) -> Path:
@@ -109,6 +125,9 @@ def _measured(record: dict[str, Any]) -> Measured:
     sizes = (run.estimated_bytes, run.peak_bytes, run.reserved_bytes)
     if not all(type(size) is int and 0 < size < _LARGEST for size in sizes):
         raise ValueError("no sizes of memory")
-    if not (type(run.step_s) is float and 0 < run.step_s < _LARGEST):
+    if type(run.ran_out) is not bool:
+        raise ValueError("no word of how it ended")
+    timed = type(run.step_s) is float and 0 < run.step_s < _LARGEST
+    if not timed and not run.ran_out:
         raise ValueError("no time of a step")
     return run

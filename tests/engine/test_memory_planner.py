@@ -12,7 +12,15 @@ import pytest
 from poros.errors import PorosOOMError
 from poros.memory_plan import MemoryPlan, memory_plan, smaller
 from poros.memory_planner import Rates, choose, estimate, rungs, smallest
-from poros.memory_sizes import LinearShape, ModelSizes, StepShape, copied_bytes, peak_bytes
+from poros.memory_sizes import (
+    LinearShape,
+    ModelSizes,
+    StepShape,
+    budget_for,
+    copied_bytes,
+    peak_bytes,
+    usable_bytes,
+)
 
 GATES = Path(__file__).parents[2] / "docs" / "validation"
 SLOW_LINK, FAST_LINK = Rates(25e9, 1e15), Rates(1e15, 100e12)
@@ -132,7 +140,18 @@ def test_when_nothing_fits_the_error_says_what_would() -> None:
     assert peak_bytes(foot, SIZES, replace(long, num_rows=num_rows)) <= 3 * 10**9
     assert peak_bytes(foot, SIZES, replace(long, num_rows=num_rows + 1)) > 3 * 10**9
     needed_gb = float(words.split("vram_budget: ")[1].split()[0])
-    choose(round(needed_gb * 1e9), SIZES, long)
+    choose(usable_bytes(round(needed_gb * 1e9)), SIZES, long)
+
+
+@pytest.mark.parametrize("budget_bytes", [6 * 10**8, 2 * 10**9, 24 * 10**9])
+def test_a_plan_leaves_the_allocator_whole_segments_or_a_part_of_a_large_budget(
+    budget_bytes,
+) -> None:
+    left_bytes = budget_bytes - usable_bytes(budget_bytes)
+    assert left_bytes == max(64 * 2**20, round(0.03 * budget_bytes))
+    assert budget_for(usable_bytes(budget_bytes)) == pytest.approx(budget_bytes, abs=2)
+    assert usable_bytes(budget_for(10**7)) >= 10**7
+    assert usable_bytes(10**7) == 0
 
 
 def test_a_correction_by_earlier_runs_moves_the_choice() -> None:

@@ -8,12 +8,22 @@ import json
 import pytest
 
 from poros.memory_plan import MemoryPlan
-from poros.plan_history import MOST_RUNS, Measured, corrected, keep_run, key_of, read_runs, run_of
+from poros.plan_history import (
+    MOST_RUNS,
+    Measured,
+    corrected,
+    keep_run,
+    keep_shortage,
+    key_of,
+    read_runs,
+    run_of,
+)
 
 PLAN = MemoryPlan(resident=(1, 3))
 RUN = Measured(
     plan=PLAN, estimated_bytes=100, peak_bytes=90, reserved_bytes=95, step_s=0.5, whole=True
 )
+SHORT = dataclasses.replace(RUN, peak_bytes=130, step_s=0.0, whole=False, ran_out=True)
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +44,17 @@ def test_runs_come_back_and_a_later_one_of_the_same_plan_takes_the_place() -> No
     assert read_runs("another") == []
     assert run_of(PLAN, read_runs("k")) == changed(peak_bytes=91)
     assert run_of(MemoryPlan(), read_runs("k")) is None
+
+
+def test_a_plan_that_ran_out_is_kept_unless_one_of_it_had_as_high_a_peak() -> None:
+    keep_shortage("k", SHORT)
+    assert read_runs("k") == [SHORT]
+    assert run_of(PLAN, read_runs("k")) is None
+    keep_run("k", RUN)
+    keep_shortage("k", dataclasses.replace(SHORT, peak_bytes=90))
+    assert read_runs("k") == [RUN]
+    keep_shortage("k", SHORT)
+    assert read_runs("k") == [SHORT]
 
 
 def test_only_the_latest_runs_are_kept() -> None:
@@ -89,6 +110,11 @@ def test_a_cache_that_cannot_be_written_stops_nothing(cache) -> None:
         (MemoryPlan(), [changed(whole=False)], 100),
         (MemoryPlan(), [changed(peak_bytes=130, whole=False)], 130),
         (MemoryPlan(head_on_host=True), [RUN], 100),
+        (PLAN, [changed(peak_bytes=130, whole=False, ran_out=True)], 130),
+        (MemoryPlan(), [changed(peak_bytes=130, whole=False, ran_out=True)], 130),
+        (MemoryPlan(), [changed(peak_bytes=70, whole=False, ran_out=True)], 100),
+        (MemoryPlan(), [SHORT, changed(plan=MemoryPlan(num_slots=3))], 130),
+        (MemoryPlan(num_slots=3), [SHORT, changed(plan=MemoryPlan(num_slots=3))], 90),
     ],
 )
 def test_a_peak_is_corrected_by_what_was_seen_and_lowered_only_by_whole_runs(

@@ -9,6 +9,9 @@ import torch
 
 from poros import events, failpoints
 from poros.config import PorosConfig
+from poros.memory_plan import MemoryPlan
+from poros.memory_planner import rungs
+from poros.training import planning
 from poros.training.determinism import prepare_cuda
 from poros.training.session import Session
 from poros.training.shortage import free
@@ -22,6 +25,7 @@ prepare_cuda()  # before CUDA starts
 
 CUDA = torch.device("cuda", 0)
 NUM_TOKENS = 1000
+NUM_SLOTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +40,15 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def run(folder, tmp_path_factory, monkeypatch):
     """Trains with changed settings; the events, and what came out."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
 
-    def train(**changes):
+    def train(cache=None, **changes):
         failpoints.reset()
         place = tmp_path_factory.mktemp("run")
+        # A run that ran out must not make the next one's plan smaller.
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache or place / "cache"))
         settings = tiny_settings(folder, place) | {
-            "device": "cuda", "max_steps": 3, "max_seq_length": NUM_TOKENS,
-            "per_device_batch_size": 1, "num_slots": 4,
+            "device": "cuda:0", "max_steps": 3, "max_seq_length": NUM_TOKENS,
+            "per_device_batch_size": 1, "num_slots": NUM_SLOTS,
         }  # fmt: skip
         rows = [{"text": f"row {k} " + "many words " * NUM_TOKENS} for k in range(8)]
         (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -76,12 +81,62 @@ def test_a_shortage_on_purpose_costs_no_bit(run, monkeypatch, point, budget):
     assert found == whole
 
 
-def test_all_the_way_down_costs_no_bit(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("armed", "changes"),
+    [
+        ("train.copy:oom@2", {}),
+        ("train.copy:oom@9", {"vram_budget": "min"}),
+        ("train.copy:oom@10", {"vram_budget": "min", "host_tier": "pageable"}),
+        ("train.copy:oom@11", {"vram_budget": "min", "host_tier": "disk"}),
+        # The first six are made at the start: two of blocks, four of adapters and gradients.
+        ("train.room:oom@8", {"vram_budget": "min"}),
+        ("train.room:oom@14", {"vram_budget": "min"}),
+    ],
+)
+def test_a_shortage_where_bytes_travel_costs_no_bit(run, monkeypatch, armed, changes):
     _, whole = run()
+    monkeypatch.setenv(failpoints.VARIABLE, armed)
+    seen, found = run(**changes)
+    assert found == whole
+    told = [e for e in seen if isinstance(e, events.Warned) and e.code == "memory"]
+    assert len(shrunk(seen)) + len(told) == 1
+
+
+def test_the_next_run_does_not_begin_with_a_plan_that_ran_out(run, tmp_path, monkeypatch):
+    large, whole = run()
+    small, _ = run(vram_budget="min")
+    cap_gb = (reserved(small) + reserved(large)) / 2 / 1e9
+    monkeypatch.setattr(planning, "usable_bytes", lambda _: 10**12)  # sees room that is not there
+    first, found = run(vram_budget=cap_gb, cache=tmp_path)
+    assert found == whole
+    assert shrunk(first)
+    monkeypatch.undo()
+    second, found = run(vram_budget=cap_gb, cache=tmp_path)
+    assert found == whole
+    print([len(shrunk(seen)) for seen in (first, second)])
+    assert plan_made(second) != plan_made(first)
+    assert len(shrunk(second)) < len(shrunk(first))
+
+
+def plan_made(seen):
+    [made] = [event for event in seen if isinstance(event, events.PlanMade)]
+    return made.resident, made.on_host, made.num_slots
+
+
+def num_rungs(seen):
+    """Steps down from the plan that was made, but for the visits of a head that makes none."""
+    plan = MemoryPlan(num_slots=NUM_SLOTS, resident=tuple(plan_made(seen)[0]))
+    return len(list(rungs(plan))) - 2
+
+
+def test_all_the_way_down_costs_no_bit(run, monkeypatch):
+    large, whole = run()
     for point in ("backward", "optimizer"):
-        armed = ",".join(f"train.{point}:oom@{number}" for number in range(2, 8))
+        last = 2 + num_rungs(large)
+        armed = ",".join(f"train.{point}:oom@{number}" for number in range(2, last))
         monkeypatch.setenv(failpoints.VARIABLE, armed)
         seen, found = run()
+        assert len(shrunk(seen)) == num_rungs(large)
         assert shrunk(seen)[-1].change == "adapters to the host"
         assert found == whole
 

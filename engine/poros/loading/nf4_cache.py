@@ -19,8 +19,6 @@ from typing import Any
 
 import bitsandbytes as bnb
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -30,6 +28,7 @@ from poros.errors import PorosStorageError
 from poros.events import Event, Warned
 from poros.loading.file_hashes import hash_files, stamp
 from poros.loading.skeleton import nf4_settings
+from poros.loading.tensor_writer import write_tensors
 from poros.weights_index import INDEX_FILE, TensorHeader
 
 _FORMAT = 1
@@ -119,13 +118,12 @@ class EntryWriter:
         if self.folder is None or self.failure is not None:
             return
         name = f"model-{index + 1:05d}-of-{num_layers + 1:05d}.safetensors"
-        whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
         try:
-            save_file(whole, self.folder / name, metadata={"format": "pt"})
-        except (OSError, SafetensorError) as error:
+            write_tensors(tensors, self.folder / name, metadata={"format": "pt"})
+        except OSError as error:
             self.failure = error
-        self._weight_map |= dict.fromkeys(whole, name)
-        self._total_bytes += sum(t.numel() * t.element_size() for t in whole.values())
+        self._weight_map |= dict.fromkeys(tensors, name)
+        self._total_bytes += sum(t.numel() * t.element_size() for t in tensors.values())
 
     def finish(self, config: PretrainedConfig, beside: Path | None) -> None:
         """Write config and index, and copy the tokenizer from the folder `beside`."""

@@ -22,10 +22,11 @@ from poros.measure.cell_files import load_base, make_cell, resume_at, silent
 from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
 from poros.memory_planner import choose
+from poros.memory_sizes import usable_bytes
 from poros.training.assembly import make_batches
 from poros.training.inputs import read_inputs
 from poros.training.optimizer import learning_rate_at
-from poros.training.planning import HEADROOM, fixed_plan, longest_rows, model_sizes, step_shape
+from poros.training.planning import fixed_plan, longest_rows, model_sizes, step_shape
 
 
 def config_cells(request: Request) -> list[Cell]:
@@ -70,7 +71,7 @@ def planned(config: PorosConfig, base: BaseModel, lengths: Sequence[int]) -> dic
     plan = fixed_plan(config)
     if isinstance(config.vram_budget, float):
         step = step_shape(config, longest_rows(config, lengths))
-        budget_bytes = round(config.vram_budget * HEADROOM * 1e9)
+        budget_bytes = usable_bytes(round(config.vram_budget * 1e9))
         sizes = model_sizes(base, config)
         plan = choose(budget_bytes, sizes, step, num_slots=config.num_slots).plan
     return dataclasses.asdict(plan)

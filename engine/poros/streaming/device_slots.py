@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from poros import failpoints
 from poros.streaming.staging import Staged, Staging
 
 
@@ -23,6 +24,7 @@ class Slot:
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         """Allocate (num_bytes,) uint8 on `device`."""
+        failpoints.hit("train.room")
         self.buffer: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         self.holds: int | None = None
         self.arrived: torch.cuda.Event | None = None
@@ -92,6 +94,7 @@ class HostLane:
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Copy now."""
         slot.drop_coming()
+        failpoints.hit("train.copy")
         start_s = time.perf_counter()
         slot.buffer[: host.numel()].copy_(host)
         self._copy_s += time.perf_counter() - start_s
@@ -102,6 +105,8 @@ class HostLane:
         buffer = slot.buffer
 
         def put(begin_byte: int, part: Tensor) -> None:
+            if begin_byte == 0:
+                failpoints.hit("train.copy")
             buffer[begin_byte : begin_byte + part.numel()].copy_(part)
 
         slot.coming = staging.start(staged, put)
@@ -137,6 +142,7 @@ class CudaLane:
     def copy(self, slot: Slot, host: Tensor) -> None:
         """Queue the copy behind the last kernel that reads the slot."""
         slot.drop_coming()
+        failpoints.hit("train.copy")
         # Before this event, copying would overwrite weights that queued kernels still read.
         if slot.released is not None:
             self._stream.wait_event(slot.released)
@@ -150,6 +156,8 @@ class CudaLane:
         released, buffer = slot.released, slot.buffer
 
         def put(begin_byte: int, part: Tensor) -> torch.cuda.Event:
+            if begin_byte == 0:
+                failpoints.hit("train.copy")
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 if released is not None and begin_byte == 0:
                     self._stream.wait_event(released)

@@ -98,6 +98,7 @@ class Visitor:
             return
         self._block.point_at(None)
         if not self._waited:
+            slot.drop_coming()  # nobody wants it: how it ended is nobody's error
             self._lane.wait(slot)
         self._lane.release(slot)
 

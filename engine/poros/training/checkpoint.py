@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from poros import atomic, failpoints
 from poros.errors import PorosNonFiniteError, PorosResumeError, escape_control
+from poros.loading.tensor_writer import write_tensors
 from poros.training.determinism import rng_state, set_rng_state
 from poros.training.lora import save_adapter
 from poros.training.optimizer import MOMENTS, AdapterAdamW, Params
@@ -89,8 +90,8 @@ def save_checkpoint(
         save_adapter(model, temp)
         failpoints.hit("checkpoint.adapter")
         (temp / STATE).mkdir()
-        save_file(_moments(params, optimizer), temp / STATE / "optimizer.safetensors")
-        save_file(rng_state(device), temp / STATE / "rng.safetensors")
+        write_tensors(_moments(params, optimizer), temp / STATE / "optimizer.safetensors")
+        write_tensors(rng_state(device), temp / STATE / "rng.safetensors")
         failpoints.hit("checkpoint.tensors")
         text = json.dumps(asdict(state), indent=1, allow_nan=False)
         (temp / STATE / "trainer.json").write_text(text + "\n")
@@ -164,7 +165,7 @@ def _refuse_non_finite(params: Params, step: int) -> None:
 def _moments(params: Params, optimizer: AdapterAdamW) -> dict[str, Tensor]:
     """The optimizer's tensors by the weight's name; empty before the first step."""
     return {
-        f"{kind}.{name}": optimizer.state[parameter][kind].detach().contiguous()
+        f"{kind}.{name}": optimizer.state[parameter][kind]
         for name, parameter in params
         if parameter in optimizer.state
         for kind in _KINDS

@@ -68,6 +68,7 @@ class HostAdamW(AdapterAdamW):
         self.travelling: TravellingAdapters | None = None
         self.num_stores = 0
         self._moved_bytes = 0
+        self._leaving: dict[nn.Parameter, Tensor | None] = {}
 
     def send_moments(self) -> None:
         """Have the moments on the host from now on; those of weights that never stepped are zeros.
@@ -93,13 +94,15 @@ class HostAdamW(AdapterAdamW):
         if self.travelling is not None:
             return
         self.send_moments()
-        gradients = {weight: weight.grad for weight in self._places}
+        # Kept here too: the device may have no room for the slots, and this is called again.
+        gradients = self._leaving = self._leaving or {w: w.grad for w in self._places}
         for weight in gradients:
             weight.grad = None  # it may not lie elsewhere than its weight
         self.travelling = TravellingAdapters(
             self._named_groups, device=self._device, lane=self.lane, alone=not self._others
         )
         self.travelling.adopt(gradients)
+        self._leaving = {}
 
     @property
     def moved_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ from bitsandbytes.nn.modules import Linear4bit
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.bnb import Linear4bit as LoraLinear4bit
+from peft.utils import get_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from poros.errors import PorosConfigError, PorosModelError, escape_control
 from poros.loading.base_model import BaseModel
+from poros.loading.tensor_writer import write_tensors
 from poros.streaming.block import seen_on_host
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -88,11 +91,18 @@ def trainable_params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def save_adapter(model: PeftModel, folder: Path) -> None:
     """Write PEFT's standard files."""
+    # What PEFT's save_pretrained does, without a copy of all weights in memory.
+    folder.mkdir(parents=True, exist_ok=True)
+    model.create_or_update_model_card(str(folder))
     # The adapter's weights alone: the base's tensors may be away, and its state_dict reads them.
     # save_embedding_layers: "auto" would ask the Hub about the base model.
-    model.save_pretrained(
-        str(folder), state_dict=dict(trainable_params(model)), save_embedding_layers=False
+    weights: dict[str, Tensor] = get_peft_model_state_dict(
+        model, state_dict=dict(trainable_params(model)), save_embedding_layers=False
     )
+    write_tensors(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    config = copy.copy(model.peft_config["default"])
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
 
 
 def _read_config(folder: Path) -> LoraConfig:

@@ -178,7 +178,8 @@ def model_tensors(model: nn.Module) -> Named:
         if module is head:
             name = "head"
         elif isinstance(module, nn.Embedding):
-            name = "embeddings"
+            tied = head is not None and module.weight is head.weight
+            name = "head and embeddings" if tied else "embeddings"  # one tensor, noted once
         yield from ((name, weight) for weight in module.parameters(recurse=False))
         yield from (("buffers", buffer) for _, buffer in module.named_buffers(recurse=False))
 

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
+from poros.errors import PorosOOMError
 from poros.events import Event
 from poros.memory_plan import MemoryPlan, smaller
+from poros.memory_planner import rungs, smallest
 from poros.streaming.attach import Attachment
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.boundaries import boundaries_of
 from poros.training.host_adamw import HostAdamW
 from poros.training.host_ends import HostEnds
-from poros.training.shortage import free
+from poros.training.shortage import Shortage, free, is_shortage, let_go, shortage_of
 from poros.training.streamed_head import StreamedHead
 
 
@@ -40,6 +42,7 @@ class Placement:
         device: Where the model computes.
         emit: Is told of a head that has to stay.
         num_chunk_rows: Of the loss, once the head is on the host; None: by memory.
+        half_moved: Memory ended while a smaller plan was taken, for good: no step can be made.
     """
 
     plan: MemoryPlan
@@ -52,15 +55,47 @@ class Placement:
     device: torch.device
     emit: Callable[[Event], None]
     num_chunk_rows: int | None = None
+    half_moved: bool = False
 
     def shrink(self) -> MemoryPlan | None:
-        """Take the next smaller plan; None: there is none, and nothing was changed."""
+        """Take the next smaller plan; None: there is none, and nothing was changed.
+
+        The slots of what begins to travel take memory too. If there is none, what was moved so far
+        stays on the host and a still smaller plan is taken, the smallest one twice.
+
+        Raises:
+            PorosOOMError: There is too little memory even for its slots.
+        """
         below = smaller(self.plan)
         while below is not None and _frees_nothing(self.plan, below):
             below = smaller(below)
-        if below is not None:
-            self.take(below)
-        return below
+        if below is None:
+            return None
+        for plan in (*rungs(below), smallest(below)):
+            shortage = self._taken(plan)
+            if shortage is None:
+                return plan
+        self.half_moved = True
+        assert shortage is not None
+        raise PorosOOMError(
+            f"{shortage.reason}: not even room for what travels",
+            where="while a smaller plan was taken",
+            remediation="set vram_budget: min (same bits) and start again; checkpoints are intact",
+        )
+
+    def _taken(self, plan: MemoryPlan) -> Shortage | None:
+        """Take a plan; what was short, if that is why it could not be."""
+        try:
+            self.take(plan)
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            shortage = shortage_of(error, phase="step", device=self.device)
+            let_go(error)
+        else:
+            return None
+        free(self.device)
+        return shortage
 
     def take(self, plan: MemoryPlan) -> None:
         """Move what the plan has on the host and is not there yet; give up slots and places."""
@@ -81,6 +116,12 @@ class Placement:
                 emit=self.emit,
                 num_chunk_rows=self.num_chunk_rows,
             )
+        # So far it is in force, whatever becomes of the rest.
+        self.plan = dataclasses.replace(
+            plan,
+            moments_on_host=self.plan.moments_on_host,
+            adapters_on_host=self.plan.adapters_on_host,
+        )
         if plan.moments_on_host:
             self.optimizer.send_moments()
         if plan.adapters_on_host:

@@ -18,14 +18,20 @@ from poros.loading.base_model import BaseModel
 from poros.loading.record_check import resident_paths
 from poros.memory_plan import MemoryPlan, memory_plan
 from poros.memory_planner import Estimate, Rates, choose, estimate, least_bytes, smallest
-from poros.memory_sizes import LinearShape, ModelSizes, StepShape, peak_bytes
-from poros.plan_history import Measured, corrected, keep_run, key_of, read_runs, run_of
+from poros.memory_sizes import LinearShape, ModelSizes, StepShape, peak_bytes, usable_bytes
+from poros.plan_history import (
+    Measured,
+    corrected,
+    keep_run,
+    keep_shortage,
+    key_of,
+    read_runs,
+    run_of,
+)
 from poros.training.rates import link_rate, multiply_rate
 
 Emit = Callable[[Event], None]
 
-HEADROOM = 0.97
-"""Part of a budget that a plan fills: the allocator can't use every gap between its blocks."""
 DESKTOP_BYTES = 256 * 2**20
 DESKTOP_PART = 0.02
 """Left free by ``auto``, at least so much, for what the desktop and others may come to need."""
@@ -123,7 +129,7 @@ def plan_run(
     if budget_bytes is not None:
         try:
             plan = choose(
-                round(budget_bytes * HEADROOM), sizes, step,
+                usable_bytes(budget_bytes), sizes, step,
                 num_slots=config.num_slots, rates=rates, correct=correct,
             ).plan  # fmt: skip
         except PorosOOMError as error:
@@ -235,13 +241,16 @@ class PlanWatch:
         """Nothing is measured yet."""
         self._holds = True
         self._planned, self._steps_per_epoch, self._emit = planned, steps_per_epoch, emit
+        self._plan = planned.plan
         self._num_steps = 0
         self._peak_bytes = self._reserved_bytes = 0
         self._step_s = 0.0
 
     def hear(self, event: Event) -> None:
-        """Take a step's measurements, as long as the plan holds."""
-        self._holds &= not isinstance(event, PlanShrunk)
+        """Take a step's measurements, as long as the plan holds, and plans that ran out."""
+        if isinstance(event, PlanShrunk):
+            self._holds = False
+            self._keep_shortage(event)
         if not isinstance(event, StepFinished) or not self._holds:
             return
         self._num_steps += 1
@@ -262,6 +271,26 @@ class PlanWatch:
             )
         if self._num_steps in (STEPS_BEFORE_MEASURED, self._steps_per_epoch):
             self._keep()
+
+    def _keep_shortage(self, event: PlanShrunk) -> None:
+        """Have the next run not begin with a plan that can't end well."""
+        failed, self._plan = self._plan, MemoryPlan(**event.plan)
+        if not event.asked_bytes:
+            return  # not the allocator's word: nobody knows what would have been enough
+        planned = self._planned
+        needed_bytes = max(event.in_use_bytes + event.asked_bytes, event.cap_bytes)
+        keep_shortage(
+            planned.key,
+            Measured(
+                plan=failed,
+                estimated_bytes=peak_bytes(failed, planned.sizes, planned.step),
+                peak_bytes=needed_bytes,
+                reserved_bytes=needed_bytes,
+                step_s=0.0,
+                whole=False,
+                ran_out=True,
+            ),
+        )
 
     def _keep(self) -> None:
         if not self._peak_bytes:

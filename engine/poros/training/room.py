@@ -99,6 +99,8 @@ class Room:
                     undo=self.placement.rest,
                 )
             except PorosOOMError:
+                if self.placement.half_moved:
+                    raise
                 continue
         self._warn(phase, "left out: the device has too little memory for it")
         return None

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from safetensors.torch import save_file
 from torch import Tensor
 
 from poros import failpoints
@@ -17,6 +16,7 @@ from poros.control import Control
 from poros.data.batches import Batch, StepBatches
 from poros.errors import PorosNonFiniteError
 from poros.events import Event, StepFinished
+from poros.loading.tensor_writer import write_tensors
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.memory_map import MemoryMapper
 from poros.training.optimizer import AdapterAdamW, Params
@@ -142,5 +142,5 @@ class Trainer:
             named = batch.model_inputs(torch.device("cpu")) | {"labels": batch.labels_BT}
             tensors |= {f"{index}.{name}": tensor.contiguous() for name, tensor in named.items()}
         path = self.logs / f"non-finite-step-{step:06d}.safetensors"
-        save_file(tensors, path)
+        write_tensors(tensors, path)
         return path

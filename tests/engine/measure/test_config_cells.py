@@ -87,7 +87,7 @@ def test_both_arms_follow_a_configs_settings(settings, tmp_path):
         assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.parametrize("quantization", ["bf16", "fp16"])
+@pytest.mark.parametrize("quantization", ["bf16", pytest.param("fp16", marks=pytest.mark.long)])
 def test_a_dense_base_is_read_by_both_arms_from_the_models_own_folder(
     settings, tmp_path, quantization
 ):

@@ -122,6 +122,7 @@ def test_a_wrong_request_is_told_before_a_process_starts(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.long  # the families lane of .ci/run is one too
 def test_a_whole_request_through_the_command_line(tmp_path, capsys, monkeypatch):
     line = ["--family", "granite", "--steps", "2", "--quick", "--json", "-o", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["poros", "parity", *line])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from poros.measure import gate, report
+from poros.measure import gate, gate_jobs, report
 from poros.measure.arms import Ended
 from poros.measure.compare import Verdict
 from poros.measure.gate import (
@@ -175,7 +175,8 @@ def test_nothing_of_a_former_request_is_read_again(outcome, request_, monkeypatc
     def no_product(name, module, *arguments):
         return real(name, module if module == "prepare" else "no_such_module", *arguments)
 
-    monkeypatch.setattr(gate, "product_job", no_product)
+    for starter in (gate, gate_jobs):
+        monkeypatch.setattr(starter, "product_job", no_product)
     monkeypatch.setattr(gate, "look_closer", lambda *_: [])
     again = run_gate(request_, mutants=False, say=print)
     assert {v.word for v in again.verdicts if v.claim != "A"} == {"REFUSED"}

@@ -11,6 +11,7 @@ import torch
 from poros.errors import PorosOOMError
 from poros.measure.fingerprint import same_bits
 from poros.training import optimizer as optimizer_module
+from poros.training import rollback
 from poros.training.host_adamw import HostAdamW
 from poros.training.optimizer import MOMENTS as KINDS
 from poros.training.shortage import Shortage, is_shortage, shortage_of
@@ -34,7 +35,10 @@ PART_BYTES = 4096
 
 @pytest.fixture(autouse=True)
 def small_parts():
-    with mock.patch.object(optimizer_module, "PART_BYTES", PART_BYTES):
+    with (
+        mock.patch.object(optimizer_module, "PART_BYTES", PART_BYTES),
+        mock.patch.object(rollback, "may_run_out", return_value=True),  # though it is the CPU
+    ):
         yield
 
 

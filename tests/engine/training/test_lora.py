@@ -106,3 +106,17 @@ class SeenDevices:
 
     def __exit__(self, *_):
         self.patch.stop()
+
+
+def test_the_files_are_those_of_pefts_own_save(tiny_folder, tmp_path):
+    model = attach_lora(tiny_base(tiny_folder), dropout=0.25, alpha=7)
+    save_adapter(model, tmp_path / "ours")
+    weights = dict(trainable_params(model))
+    model.save_pretrained(str(tmp_path / "theirs"), state_dict=weights, save_embedding_layers=False)
+    names = sorted(path.name for path in (tmp_path / "theirs").iterdir())
+    assert names == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == names
+    for name in names:
+        ours, theirs = (tmp_path / which / name for which in ("ours", "theirs"))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+    assert model.peft_config["default"].inference_mode is False

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from poros.training.holdings import Holding
-from poros.training.memory_map import MappedParts, MemoryMapper
+from poros.training.memory_map import MappedParts, MemoryMapper, model_tensors
 
 MB = 2**20
 
@@ -186,3 +186,15 @@ def test_gradients_are_known_when_they_are_summed(card, tmp_path):
         weight.grad = gradient
         weight.sum().backward()
     assert groups(mapper.record)["gradients"] == 16 * 32
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_that_is_the_embeddings_is_named_as_both(tied):
+    model = nn.ModuleDict({"words": nn.Embedding(4, 2), "head": nn.Linear(2, 4, bias=False)})
+    if tied:
+        model["head"].weight = model["words"].weight
+    model.get_output_embeddings = lambda: model["head"]
+    names = {}
+    for name, tensor in model_tensors(model):
+        names.setdefault(tensor.data_ptr(), name)  # what is noted first counts
+    assert list(names.values()) == (["head and embeddings"] if tied else ["embeddings", "head"])

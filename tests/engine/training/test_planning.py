@@ -14,13 +14,12 @@ from poros.config import PorosConfig
 from poros.errors import PorosOOMError
 from poros.loading.base_model import load_base_model
 from poros.loading.byte_source import SafetensorsSource
-from poros.memory_plan import MemoryPlan, evenly_spaced
+from poros.memory_plan import MemoryPlan, evenly_spaced, smaller
 from poros.memory_planner import smallest
-from poros.memory_sizes import lasting_bytes, peak_bytes
+from poros.memory_sizes import budget_for, lasting_bytes, peak_bytes, usable_bytes
 from poros.training import planning
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.planning import (
-    HEADROOM,
     PlanWatch,
     longest_rows,
     model_sizes,
@@ -97,14 +96,14 @@ def test_without_an_amount_the_plan_is_the_bare_ring_or_the_smallest(base) -> No
     assert (told[0].budget_bytes, told[0].peak_bytes) == (None, 0)  # there is no card
 
 
-def budget_for(sizes, plan: MemoryPlan, config: PorosConfig) -> float:
+def filled_by(sizes, plan: MemoryPlan, config: PorosConfig) -> float:
     """GB of which a plan for 64 rows fills all that is to be filled."""
-    return (peak_bytes(plan, sizes, step_shape(config, 64)) + 1) / HEADROOM / 1e9
+    return budget_for(peak_bytes(plan, sizes, step_shape(config, 64))) / 1e9
 
 
 def test_an_amount_is_filled_with_evenly_spaced_blocks_and_a_small_one_warns(base) -> None:
     wanted = MemoryPlan(resident=evenly_spaced(NUM_LAYERS, 3))
-    gb = budget_for(model_sizes(base, CONFIG), wanted, CONFIG)
+    gb = filled_by(model_sizes(base, CONFIG), wanted, CONFIG)
     found, told = planned(base, PorosConfig(lora_rank=4, vram_budget=gb))
     assert list(found.plan.resident) == told[0].resident == [1, 3, 5]
     assert told[0].budget_bytes == round(gb * 1e9)
@@ -182,6 +181,40 @@ def test_measured_values_are_told_after_the_first_steps_and_serve_the_next_plan(
     assert told[0].from_measured
     other, _ = planned(base, PorosConfig(lora_rank=8), device=device)
     assert not other.from_measured
+
+
+def test_a_plan_that_ran_out_is_not_what_the_next_run_begins_with(
+    base, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path))
+    device, config = torch.device("cuda:0"), PorosConfig(vram_budget=1.0)
+    on_card(monkeypatch, free=6 * 10**9)
+    first, _ = planned(base, config, device=device)
+    assert len(first.plan.resident) == NUM_LAYERS
+    watch = PlanWatch(first, steps_per_epoch=5, emit=lambda _: None)
+    below = smaller(first.plan)
+    shortage = {"step": 1, "phase": "forward", "change": "", "plan": dataclasses.asdict(below)}
+    bytes_of = {"asked_bytes": 10**8, "in_use_bytes": 95 * 10**7, "cap_bytes": 10**9}
+    watch.hear(events.PlanShrunk(**shortage, **bytes_of))
+    again, told = planned(base, config, device=device)
+    assert again.plan != first.plan
+    assert again.expected.peak_bytes <= usable_bytes(10**9)
+    assert not told[0].from_measured
+    roomy, told = planned(base, PorosConfig(vram_budget=2.0), device=device)
+    assert roomy.plan == first.plan
+    assert roomy.expected.peak_bytes == 105 * 10**7
+    assert not told[0].from_measured
+
+
+def test_a_shortage_without_sizes_teaches_nothing(base, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path))
+    on_card(monkeypatch, free=6 * 10**9)
+    found, _ = planned(base, PorosConfig(), device=torch.device("cuda:0"))
+    watch = PlanWatch(found, steps_per_epoch=5, emit=lambda _: None)
+    fields = {"step": 1, "phase": "forward", "change": "", "asked_bytes": 0, "in_use_bytes": 5}
+    below = dataclasses.asdict(smaller(found.plan))
+    watch.hear(events.PlanShrunk(**fields, cap_bytes=9, plan=below))
+    assert plan_history.read_runs(found.key) == []
 
 
 def test_without_a_card_nothing_is_kept(base, monkeypatch, tmp_path) -> None:
