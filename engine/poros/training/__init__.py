@@ -1,3 +1,6 @@
 """One optimizer step, the loop around it, and what it saves."""
 
-import poros.loading  # noqa: F401  bitsandbytes comes before peft imports it
+from poros.loading.lean_bitsandbytes import import_bitsandbytes
+
+# Before peft and transformers, which import it as it is.
+import_bitsandbytes()

@@ -37,7 +37,7 @@ def test_the_bare_decorator_works_too():
 _IMPORT = """
 import sys, torch
 before = torch.compile
-import poros.loading
+import poros.training
 assert torch.compile is before
 print("bitsandbytes" in sys.modules, "torch._inductor.compile_fx" in sys.modules)
 """
