@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +147,7 @@ class Assembly:
     def _make_room(self) -> Room:
         return Room(
             Placement(
-                plan=dataclasses.replace(self.plan, num_slots=self.manager.num_slots),
+                plan=self.plan,
                 model=self.base.model,
                 manager=self.manager,
                 attachment=self.attachment,
