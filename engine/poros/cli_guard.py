@@ -45,6 +45,8 @@ _TRAIN_PACKAGES = frozenset(
 )
 
 
+_NOT_NEEDED = ("scipy", "sklearn", "torchaudio", "torchvision")
+
 _NO_MEMORY = PorosHostMemoryError(
     "the host has too little memory", remediation="close other programs and run again"
 )
@@ -150,6 +152,9 @@ def _before_libraries() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # bitsandbytes fetches and runs code of the Hub at its import where `kernels` is installed.
     sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # None: can't be imported
+    # Where they are installed, transformers imports them for models and tools that no run has.
+    for name in _NOT_NEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 

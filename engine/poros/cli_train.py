@@ -75,6 +75,7 @@ def train(
         memory_map: Write `memory_map.json` into the run's folder.
         flags: Values of the other options, by key of the config.
     """
+    began_s = time.monotonic()
     from poros import failpoints
     from poros.config import require_dataset
     from poros.config_load import load_config
@@ -98,6 +99,7 @@ def train(
         loaded.config,
         json_lines=json_lines,
         memory_map=memory_map,
+        began_s=began_s,
     )
 
 

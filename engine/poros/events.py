@@ -49,7 +49,12 @@ class RunStarted(Event):
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseStarted(Event):
-    """Work of one kind began: download, convert, quantise, tokenise, train, evaluate or save."""
+    """Work of one kind began.
+
+    The phases of a start: ``start`` (imports; only its end is told), ``inputs`` (with ``download``
+    and ``tokenise``), ``hash``, ``device``, ``load`` or ``quantise``, ``plan``, ``attach``. Later:
+    ``train``, ``evaluate``, ``sample``, ``save``.
+    """
 
     name: ClassVar[str] = "phase_started"
     phase: str

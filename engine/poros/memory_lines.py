@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from poros.events import Event, PlanMade, PlanMeasured
 
+_IN_WORDS = {"boundaries": "hidden states between layers", "moments": "Adam's moments"}
+
 SMALL_PART = 0.002
 """Groups below this part of the whole are one line together."""
 
@@ -37,10 +39,10 @@ def plan_lines(event: Event) -> list[str]:
 
 
 def _made(plan: PlanMade) -> list[str]:
-    place = f"{len(plan.resident)} of {plan.num_blocks} blocks resident"
-    place += f", {plan.num_slots} slots" if plan.num_slots else ""
+    place = f"{len(plan.resident)} of {plan.num_blocks} blocks stay on the device"
+    place += f", the others pass through {plan.num_slots} slots" if plan.num_slots else ""
     if plan.on_host:
-        place += f"; on the host: {', '.join(plan.on_host)}"
+        place += f"; on the host: {', '.join(_IN_WORDS.get(n, n) for n in plan.on_host)}"
     lines = [f"plan: {place}"]
     if plan.peak_bytes:
         budget = f" of {_gb(plan.budget_bytes)}" if plan.budget_bytes is not None else ""

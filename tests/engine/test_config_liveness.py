@@ -149,7 +149,7 @@ ROWS: dict[str, Row] = {
         same_bits=True,
     ),
     "vram_budget": Row(
-        0.1,
+        0.2,
         lambda a, b: [loaded(s).num_slots for s in (a, b)] == [2, 0],
         base={"device": "auto"},
         same_bits=True,

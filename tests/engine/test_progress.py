@@ -123,12 +123,16 @@ def plan(**changes):
 
 def test_a_plan_says_what_lies_where_and_what_is_expected():
     assert show(io.StringIO(), plan()).splitlines() == [
-        "plan: 2 of 28 blocks resident, 2 slots; on the host: head, moments",
+        "plan: 2 of 28 blocks stay on the device, the others pass through 2 slots;"
+        " on the host: head, Adam's moments",
         "  expected: peak 2.90 GB of 3.00 GB (loss), 3.97 GB of the card, 0.46 s/step;"
         " bottleneck the link",
     ]
     without_card = plan(peak_bytes=0, step_s=None, on_host=[])
-    assert show(io.StringIO(), without_card) == "plan: 2 of 28 blocks resident, 2 slots\n"
+    assert (
+        show(io.StringIO(), without_card)
+        == "plan: 2 of 28 blocks stay on the device, the others pass through 2 slots\n"
+    )
 
 
 def test_measured_values_stand_beside_what_was_expected():

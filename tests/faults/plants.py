@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -250,7 +251,7 @@ def _with_cuda(torch: Any, runtime: Callable[[], Any]) -> Any:
     """Torch with a CUDA that can do nothing but answer for its runtime."""
 
     class Torch:
-        cuda = type("cuda", (), {"cudart": staticmethod(runtime)})
+        cuda = type("cuda", (), {"cudart": staticmethod(runtime), "device": contextlib.nullcontext})
         zeros = staticmethod(_raising(RuntimeError("CUDA error: out of memory")))
 
         def __getattr__(self, name: str) -> Any:

@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from poros import atomic
@@ -17,6 +17,7 @@ from poros.user_cache import user_cache
 
 _MEMO_FILE = "file_hashes.json"
 _SETTLED_S = 2.0  # a file that young may change again within one tick of the clock
+_MOST_THREADS = 8
 _HUB_BLOB = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,9 +51,31 @@ def file_hashes(paths: Iterable[Path], *, trust_names: bool = True) -> dict[Path
 
 def hash_files(paths: Iterable[Path]) -> dict[Path, str]:
     """The files' sha256, read anew, some at a time: hashing leaves the interpreter's lock."""
-    listed = list(paths)
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return dict(zip(listed, pool.map(atomic.sha256_of, listed), strict=True))
+    left = list(paths)[::-1]
+    hashes: dict[Path, str] = {}
+    failures: list[Exception] = []
+
+    def work() -> None:
+        while not failures:
+            try:
+                path = left.pop()
+            except IndexError:
+                return
+            try:
+                hashes[path] = atomic.sha256_of(path)
+            except Exception as error:  # noqa: BLE001  whoever waits raises it
+                failures.append(error)
+
+    # Daemons, and no executor: the interpreter would wait at its end until all is hashed.
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1, len(left))
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return hashes
 
 
 def stamp(path: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""The NF4 cache: quantise once, map the result at every later start.
+"""The NF4 cache: quantise once, read the result at every later start.
 
 An entry is a stock bitsandbytes 4-bit model folder, one shard a layer and one for the ends, which
 `AutoModelForCausalLM.from_pretrained` opens. Quantised bytes depend on the quantising device, and

@@ -73,7 +73,7 @@ def to_the_smallest(streamed: Streamed, plan: MemoryPlan, cell: Cell, step: int)
     def make_room(shortage: Shortage) -> None:
         assert shortage.phase == "backward", shortage
         placement = Placement(
-            plan=dataclasses.replace(plan, num_slots=streamed.manager.num_slots),
+            plan=plan,
             model=streamed.base.model,
             manager=streamed.manager,
             attachment=streamed.attachment,

@@ -44,6 +44,8 @@ class Slot:
             self.coming.result()
         except BaseException:
             self.holds = None
+            if self.coming.done():  # it keeps the error, whose frames keep all of the run
+                self.coming = None
             raise
         self.coming = None
 

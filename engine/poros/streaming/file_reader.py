@@ -109,6 +109,7 @@ class FileReader:
                 if not count:
                     raise OSError(None, "the file became shorter while it was read")
                 done += count
+            file.check()  # else the last part that a run reads could be another file's
 
     def _open(self, path: Path) -> _OpenFile:
         with self._lock:

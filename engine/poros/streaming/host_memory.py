@@ -62,7 +62,11 @@ class HostBuffer:
         if self._device.type != "cuda" or self.registered:
             return
         runtime = torch.cuda.cudart()
-        result = runtime.cudaHostRegister(self.tensor.data_ptr(), max(self.tensor.numel(), 1), 0)
+        # By name: in a thread of its own, the current device is the first, which may be another's.
+        with torch.cuda.device(self._device):
+            result = runtime.cudaHostRegister(
+                self.tensor.data_ptr(), max(self.tensor.numel(), 1), 0
+            )
         self.registered = int(result) == _SUCCESS
         if not self.registered:
             # The refusal is CUDA's last error, which the next kernel's launch would be blamed for.

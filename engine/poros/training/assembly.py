@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from poros.event_log import EventLog
 from poros.events import Event, ModelLoaded
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
 from poros.memory_plan import MemoryPlan
 from poros.run_folder import RunFolder
@@ -104,35 +104,11 @@ class Assembly:
         self.config, self.inputs, self.around, self._point = config, inputs, around, point
         self.device = inputs.device
         self.base = self._load_base()
-        self.plan = self._make_plan(batches)
-        self.ends = take_ends(self.base, self.plan, self.device)
-        place_ends(self.base, self.device, without=self.ends.paths)
-        self.model = self._attach_adapter()
-        self.params = trainable_params(self.model)
-        self.optimizer = make_planned_optimizer(
-            self.plan,
-            self.params,
-            self.base.layers,
-            layers_per_block=config.layers_per_block,
-            weight_decay=config.weight_decay,
-            device=self.device,
-        )
-        self.manager = self._attach_ring()
-        self.room = Room(
-            Placement(
-                plan=dataclasses.replace(self.plan, num_slots=self.manager.num_slots),
-                model=self.base.model,
-                manager=self.manager,
-                attachment=self.attachment,
-                ends=self.ends,
-                head=self.head,
-                optimizer=self.optimizer,
-                device=self.device,
-                emit=around.emit,
-            ),
-            config,
-            self._emit_trained,
-        )
+        with phase_events("plan", around.emit):
+            self.plan = self._make_plan(batches)
+        with phase_events("attach", around.emit):
+            self._attach()
+        self.room = self._make_room()
         self.looks = Looks(
             config,
             inputs,
@@ -150,6 +126,40 @@ class Assembly:
             load_checkpoint(
                 point.folder, params=self.params, optimizer=self.optimizer, device=self.device
             )
+
+    def _attach(self) -> None:
+        """Ends, adapters, optimizer and ring, in this order."""
+        config = self.config
+        self.ends = take_ends(self.base, self.plan, self.device)
+        place_ends(self.base, self.device, without=self.ends.paths)
+        self.model = self._attach_adapter()
+        self.params = trainable_params(self.model)
+        self.optimizer = make_planned_optimizer(
+            self.plan,
+            self.params,
+            self.base.layers,
+            layers_per_block=config.layers_per_block,
+            weight_decay=config.weight_decay,
+            device=self.device,
+        )
+        self.manager = self._attach_ring()
+
+    def _make_room(self) -> Room:
+        return Room(
+            Placement(
+                plan=self.plan,
+                model=self.base.model,
+                manager=self.manager,
+                attachment=self.attachment,
+                ends=self.ends,
+                head=self.head,
+                optimizer=self.optimizer,
+                device=self.device,
+                emit=self.around.emit,
+            ),
+            self.config,
+            self._emit_trained,
+        )
 
     def save(self, folder: Path) -> int:
         """Write the adapter and the training state as they are now."""

@@ -24,6 +24,7 @@ from poros.loading.probe import architecture_of
 from poros.loading.record_check import check_transformers
 from poros.loading.text_part import open_source
 from poros.model_config import check_config, is_prequantised
+from poros.training.ahead import Ahead
 
 Emit = Callable[[Event], None]
 
@@ -38,6 +39,7 @@ class Inputs:
     tokenizer: PreTrainedTokenizerBase
     train: Prepared
     held_out: Prepared | None
+    hashing: Ahead | None = None
 
 
 def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs:
@@ -50,6 +52,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
     assert config.dataset is not None
     folder = resolve_model(config.model_name_or_path, emit)
     source = open_source(folder, name=config.model_name_or_path)
+    hashing = Ahead(source.digest)  # gigabytes, while the data are read
     # Before the tokenizer is made: transformers looks into config.json for that, too.
     spec = architecture_of(source.config, where=source.name, arch_check=config.blockwise_arch_check)
     check_config(
@@ -82,7 +85,7 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
 
     train = prepare(config.dataset, "train")
     held_out = prepare(config.eval_dataset, "validation") if config.eval_dataset else None
-    return Inputs(device, spec, source, tokenizer, train, held_out)
+    return Inputs(device, spec, source, tokenizer, train, held_out, hashing)
 
 
 def choose_device(setting: str) -> torch.device:

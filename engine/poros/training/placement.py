@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from poros.errors import PorosOOMError
 from poros.events import Event
-from poros.memory_plan import MemoryPlan, smaller
+from poros.memory_plan import FEWEST_SLOTS, MemoryPlan, smaller
 from poros.memory_planner import rungs, smallest
 from poros.streaming.attach import Attachment
 from poros.streaming.block_manager import BlockManager
@@ -32,7 +32,7 @@ class Placement:
     """The parts of a run whose tensors can lie on the host.
 
     Attributes:
-        plan: What is in force.
+        plan: What is in force, with the slots that there are; two count where none is needed yet.
         model: transformers' model.
         manager: The ring.
         attachment: The layers on it.
@@ -56,6 +56,11 @@ class Placement:
     emit: Callable[[Event], None]
     num_chunk_rows: int | None = None
     half_moved: bool = False
+
+    def __post_init__(self) -> None:
+        """Know how many slots there are: a short model has fewer than a plan allows."""
+        num_slots = max(self.manager.num_slots, FEWEST_SLOTS)
+        self.plan = dataclasses.replace(self.plan, num_slots=num_slots)
 
     def shrink(self) -> MemoryPlan | None:
         """Take the next smaller plan; None: there is none, and nothing was changed.

@@ -135,6 +135,8 @@ def plan_run(
         except PorosOOMError as error:
             plan = _tight(error, budget_bytes, sizes, step, emit=emit, refuses=on_cuda)
     expected = estimate(plan, sizes, step, rates=rates, correct=correct)
+    if base.host_tier == "disk":
+        expected = _from_disk(expected)
     if (known := run_of(plan, runs)) is not None:
         expected = replace(expected, step_s=known.step_s)
     if not on_cuda:
@@ -334,7 +336,14 @@ def _facts(
     card = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     shape = dataclasses.asdict(step)
     named = {name: getattr(config, name) for name in settings}
-    return {"model": base.digest, "card": card, "torch": torch.__version__} | shape | named
+    where = {"card": card, "host_tier": base.host_tier, "torch": torch.__version__}
+    return {"model": base.digest} | where | shape | named
+
+
+def _from_disk(expected: Estimate) -> Estimate:
+    """How fast the disk reads isn't measured before a run, only that a step waits for it."""
+    words = f"the disk: most of {expected.copied_bytes / 1e9:.1f} GB a step are read from files"
+    return replace(expected, step_s=None, bottleneck=words)
 
 
 def _linears(layer: nn.Module, path: str, targets: Sequence[str] | str) -> list[LinearShape]:

@@ -51,6 +51,7 @@ class Session:
         handle_signals: Take SIGINT, SIGTERM and SIGHUP, as a command does. Otherwise Ctrl-C
             finishes the step, checkpoints and comes out as KeyboardInterrupt.
         memory_map: Write down what lies in memory at the peak of the highest step.
+        starting_s: What the process took to get here, seconds; None: not told.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Session:
         listeners: Sequence[Printer] = (),
         handle_signals: bool = False,
         memory_map: bool = False,
+        starting_s: float | None = None,
     ) -> None:
         """Nothing happens yet."""
         self.config = config
@@ -68,6 +70,7 @@ class Session:
         self._listeners = list(listeners)
         self._handles_signals = handle_signals
         self._memory_map = memory_map
+        self._starting_s = starting_s
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._log: EventLog | None = None
         self._phase = "start"
@@ -135,6 +138,8 @@ class Session:
                 with EventLog(
                     run.events_path, keep_bytes=keep_bytes, held=in_this_run
                 ) as self._log:
+                    if self._starting_s is not None:
+                        self.emit(events.PhaseFinished(phase="start", duration_s=self._starting_s))
                     for warning in skipped:
                         self.emit(warning)
                     yield run, point
@@ -261,14 +266,30 @@ def run_session(
     *,
     json_lines: bool,
     memory_map: bool = False,
+    began_s: float | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run a config as a command does: print, take signals, return the exit code."""
+    """Run a config as a command does: print, take signals, return the exit code.
+
+    Args:
+        config: Its settings.
+        json_lines: Print events, not lines for people.
+        memory_map: As `Session` takes it.
+        began_s: When the command began, by the monotonic clock; None: nobody noted it.
+        stdout: The process's own, if left out.
+        stderr: The process's own, if left out.
+    """
     _quiet_libraries()
     lines = LinePrinter(config, stdout or sys.stdout, stderr or sys.stderr)
     printer: Printer = JsonPrinter(stdout or sys.stdout) if json_lines else lines
-    session = Session(config, listeners=[printer], handle_signals=True, memory_map=memory_map)
+    session = Session(
+        config,
+        listeners=[printer],
+        handle_signals=True,
+        memory_map=memory_map,
+        starting_s=None if began_s is None else time.monotonic() - began_s,
+    )
     try:
         return session.run().exit_code
     except PorosError as error:

@@ -77,7 +77,8 @@ def train_step(
     _made(step, lambda: step.apply(grad_norm), make_room, lambda: None)
     optimizer.zero_grad(set_to_none=True)
     return StepResult(
-        loss=sum(torch.stack(losses).tolist()),
+        # One by one: nothing may ask for memory here, where no smaller plan could help.
+        loss=sum(loss.item() for loss in losses),
         grad_norm=grad_norm.item(),
         num_tokens=sum(batch.num_tokens for batch in micro_batches),
         num_label_tokens=sum(batch.num_label_tokens for batch in micro_batches),

@@ -16,6 +16,7 @@ from poros.event_log import EventLog
 from poros.events import Event, PhaseStarted, RunStarted, Warned
 from poros.loading.phases import phase_events
 from poros.run_folder import RunFolder
+from poros.training.ahead import Ahead, start_device
 from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import Inputs, choose_device, read_inputs
@@ -54,16 +55,14 @@ class Work:
             StopNow: It was told to end at once.
         """
         config, point = self.config, self.point
-        prepare_cuda()  # asking which GPU is free starts CUDA
-        device = choose_device(config.device)
-        enforce_determinism(device, num_threads=config.cpu_threads)
-        inputs = read_inputs(config, device, self.emit)
+        inputs, starting = self._read()
         batches = make_batches(config, inputs)
         if self.control.is_stopping:
             return Outcome(stopped=self.control.poll().stop)
         total_steps = num_total_steps(config, batches)
+        self._wait_for(inputs, starting)
         around = self._accept(inputs, total_steps)
-        self._start(device, total_steps)
+        self._start(inputs.device, total_steps)
         assembly = Assembly(config, inputs, batches, around, point)
         if self.memory_map:
             assembly.map_memory()
@@ -84,6 +83,26 @@ class Work:
             peak_allocated_bytes=trainer.meter.peak_allocated_bytes,
             peak_reserved_bytes=trainer.meter.peak_reserved_bytes,
         )
+
+    def _read(self) -> tuple[Inputs, Ahead]:
+        """The run's inputs; the device starts beside."""
+        config = self.config
+        prepare_cuda()  # asking which GPU is free starts CUDA
+        device = choose_device(config.device)
+        enforce_determinism(device, num_threads=config.cpu_threads)
+        starting = Ahead(lambda: start_device(device))
+        with phase_events("inputs", self.emit):
+            return read_inputs(config, device, self.emit), starting
+
+    def _wait_for(self, inputs: Inputs, starting: Ahead) -> None:
+        """What went on beside the reading is done, or fails here."""
+        with phase_events("hash", self.emit):
+            if inputs.hashing is not None:
+                inputs.hashing.wait()
+            inputs.source.digest()
+        with phase_events("device", self.emit):
+            starting.wait()
+            start_device(inputs.device)
 
     def _start(self, device: torch.device, total_steps: int) -> None:
         config = self.config

@@ -47,6 +47,8 @@ def test_a_family_is_run_on_both_bases_in_every_form_that_it_can_take(outcome):
         assert dense.boundaries_on_host
         assert named[f"{family}/bf16/padding"].moments_on_host
         assert named[f"{family}/nf4/padding"].resume_at is not None
+        runs_out = named[f"{family}/bf16/padding"].runs_out_at
+        assert (runs_out is not None) == (family == cells.RUNS_OUT)
     for cell in outcome.plan.cells:
         assert cell.dropout > 0
         assert cell.accumulation == 2

@@ -122,11 +122,26 @@ def test_a_file_that_changes_under_the_run_is_an_error_and_never_wrong_bytes(har
         with pytest.raises(PorosModelError, match="changed since it was opened") as caught:
             ring.bind(3)
         assert "block-3" in str(caught.value)
+        assert all(slot.coming is None for slot in ring._slots)  # the error's frames keep the run
     (tmp_path / "block-3").write_bytes(whole)
     os.utime(tmp_path / "block-3", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     ring.bind(3)
     found = blocks[3].tensors
     assert all(torch.equal(a, b) for a, b in zip(found, expected[3], strict=True))
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error_too(tmp_path, monkeypatch):
+    blocks, _ = stored_blocks(tmp_path, tier_of("disk"))
+    ring = BlockManager(blocks, device=CPU, prefetch=False)
+    read = os.preadv
+
+    def changed_and_read(*arguments):
+        change(tmp_path / "block-3")
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", changed_and_read)
+    with pytest.raises(PorosModelError, match="changed since it was opened"):
+        ring.bind(3)
 
 
 def test_a_file_whose_name_another_takes_is_read_on(tmp_path):

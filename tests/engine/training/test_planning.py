@@ -181,6 +181,12 @@ def test_measured_values_are_told_after_the_first_steps_and_serve_the_next_plan(
     assert told[0].from_measured
     other, _ = planned(base, PorosConfig(lora_rank=8), device=device)
     assert not other.from_measured
+    from_disk, told = planned(
+        dataclasses.replace(base, host_tier="disk"), PorosConfig(), device=device
+    )
+    assert not from_disk.from_measured
+    assert told[0].step_s is None
+    assert told[0].bottleneck.startswith("the disk: most of ")
 
 
 def test_a_plan_that_ran_out_is_not_what_the_next_run_begins_with(

@@ -76,6 +76,20 @@ def test_all_the_way_down_costs_no_bit(settings, whole, monkeypatch, tmp_path, p
     ]
 
 
+@pytest.mark.parametrize("num_shortages", [1, 2, 3])
+def test_blocks_that_all_had_a_place_begin_to_travel(
+    settings, whole, monkeypatch, tmp_path, num_shortages
+):
+    numbers = range(3, 3 + num_shortages)
+    arm(monkeypatch, *(f"train.forward:oom@{number}" for number in numbers))
+    seen = train(settings, device="auto", vram_budget=8, num_slots=4)
+    [made] = [event for event in seen if isinstance(event, events.PlanMade)]
+    assert (made.num_slots, len(made.resident)) == (0, made.num_blocks)
+    assert results_of(tmp_path / "out") == whole
+    assert len(shrunk(seen)) == num_shortages
+    assert [event.plan["num_slots"] for event in shrunk(seen)] == [2] * num_shortages
+
+
 def test_without_a_smaller_plan_the_run_ends_with_what_to_set(settings, monkeypatch, tmp_path):
     arm(monkeypatch, "train.backward:oom@5+")
     with pytest.raises(PorosOOMError) as caught:

@@ -56,6 +56,22 @@ def test_two_steps_equal_the_plain_calls(tiny_folder):
     assert all(same_bits(a, b) for (_, a), (_, b) in zip(our_params, stock_params, strict=True))
 
 
+def test_once_stepped_nothing_asks_for_memory(tiny_folder, monkeypatch):
+    model, params, optimizer = setup(tiny_folder)
+    stack, stepped = torch.stack, []
+
+    def refused(*arguments, **settings):
+        if stepped:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return stack(*arguments, **settings)
+
+    monkeypatch.setattr(torch, "stack", refused)
+    optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+    result = step(model, params, optimizer, tiny_batches().next_step())
+    assert stepped
+    assert result.loss > 0
+
+
 def test_a_bad_loss_stops_before_the_step_and_names_the_samples(tiny_folder):
     model, params, optimizer = setup(tiny_folder)
     batches = tiny_batches()
