@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from poros.doctor_cards import Driver, Gpu, User, has_hardware, process_name
 from poros.doctor_rows import Row, gb
+from poros.doctor_smi import read_smi
 
 OLDEST_CAPABILITY = (8, 0)
 """The first with bfloat16."""
@@ -18,63 +18,30 @@ SMALL_CARD_BYTES = 4_000_000_000
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """A process that holds memory of a card; ``used_bytes`` None: the driver does not say."""
-
-    pid: int
-    name: str
-    used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One card."""
-
-    index: int
-    name: str
-    total_bytes: int
-    free_bytes: int
-    capability: tuple[int, int]
-    link: tuple[int, int, int, int] | None = None
-    """Generation and width of the PCIe link: now, now, most, most."""
-    users: tuple[User, ...] = ()
-    mig: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """What the driver's library says.
-
-    Attributes:
-        version: Of the driver.
-        cuda: The newest CUDA that it runs, ``12.4``.
-        gpus: In its order.
-        failure: Why nothing can be told; empty: it can.
-        hardware: Whether the system shows a card of NVIDIA's at all; None: can't be told.
-    """
-
-    version: str = ""
-    cuda: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    failure: str = ""
-    hardware: bool | None = field(default=None)
-
-
 def read_driver() -> Driver:
-    """What is there; never raises for a machine without a card or a driver."""
+    """What is there; never raises for a machine without a card or a driver.
+
+    Where the driver's library does not answer, nvidia-smi is asked.
+    """
+    found = _read_library()
+    if not found.failure or "mismatch" in found.failure.lower():
+        return found
+    return read_smi() or found
+
+
+def _read_library() -> Driver:
     try:
         import pynvml
     except ImportError:
-        return Driver(failure="nvidia-ml-py is not installed", hardware=_has_hardware())
+        return Driver(failure="nvidia-ml-py is not installed", hardware=has_hardware())
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return Driver(failure=str(error), hardware=_has_hardware())
+        return Driver(failure=str(error), hardware=has_hardware())
     try:
         return _read(pynvml)
     except pynvml.NVMLError as error:
-        return Driver(failure=str(error), hardware=_has_hardware())
+        return Driver(failure=str(error), hardware=has_hardware())
     finally:
         pynvml.nvmlShutdown()
 
@@ -201,7 +168,7 @@ def _read(nvml: Any) -> Driver:
         version=_text(nvml.nvmlSystemGetDriverVersion()),
         cuda=_cuda(nvml),
         gpus=tuple(_read_gpu(nvml, index) for index in range(count)),
-        hardware=bool(count) or _has_hardware(),
+        hardware=bool(count) or has_hardware(),
     )
 
 
@@ -243,7 +210,7 @@ def _read_users(nvml: Any, handle: Any) -> tuple[User, ...]:
             found |= {int(p.pid): p.usedGpuMemory for p in ask(handle)}
         except nvml.NVMLError:
             continue
-    return tuple(User(pid, _process_name(pid), used) for pid, used in sorted(found.items()))
+    return tuple(User(pid, process_name(pid), used) for pid, used in sorted(found.items()))
 
 
 def _read_mig(nvml: Any, handle: Any) -> bool:
@@ -259,28 +226,6 @@ def _cuda(nvml: Any) -> str:
     except nvml.NVMLError:
         return ""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _process_name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip() or "a process"
-    except OSError:
-        return "a process outside this container"
-
-
-def _has_hardware() -> bool | None:
-    """Whether the PCI bus, or WSL's bridge, shows a card of NVIDIA's."""
-    if Path("/dev/nvidia0").exists() or Path("/usr/lib/wsl/lib/libcuda.so.1").exists():
-        return True
-    devices = Path("/sys/bus/pci/devices")
-    try:
-        return any(
-            (device / "vendor").read_text().strip() == "0x10de"
-            and (device / "class").read_text().startswith("0x03")
-            for device in devices.iterdir()
-        )
-    except OSError:
-        return None
 
 
 def _text(value: str | bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ SMALL_DISK_BYTES = 20_000_000_000
 """A 7B model in 16 bits takes 15 GB, and its NF4 blocks 4 GB."""
 FULL_DISK_BYTES = 2_000_000_000
 """Less can't hold a checkpoint and its successor."""
+PROBE_BYTES = 2**20
+"""Of the file that is written and removed where files go."""
 
 _OLDEST_PYTHON = (3, 11)
 
@@ -109,15 +112,22 @@ def lock_row(limit_bytes: int | None, *, is_wsl: bool) -> Row:
     return Row("pinned_limit", "ok", what, "CUDA pins memory by its driver, not by this limit")
 
 
-def disk_row(disk: Disk, free_bytes: int | None, *, writable: bool, filesystem: str = "") -> Row:
-    """Room and rights where files go; ``free_bytes`` None: it can't be told."""
+def disk_row(disk: Disk, free_bytes: int | None, *, failure: str = "", filesystem: str = "") -> Row:
+    """Room and rights where files go.
+
+    Args:
+        disk: The place.
+        free_bytes: None: it can't be told.
+        failure: Why a file could not be written there; empty: it could.
+        filesystem: Its kind.
+    """
     place = f"{disk.path.expanduser().absolute()}{f' ({filesystem})' if filesystem else ''}"
     move = f"free space, or move it: {disk.setting}"
-    if not writable:
+    if failure:
         return Row(
             disk.id,
             "bad",
-            f"{place} can't be written",
+            f"{place} can't be written ({failure})",
             f"{disk.purpose} can't be kept",
             f"mend its rights or mount, or move it: {disk.setting}",
         )
@@ -203,9 +213,24 @@ def _look_at_disk(disk: Disk) -> Row:
     return disk_row(
         disk,
         free or None,
-        writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        failure=_try_to_write(there),
         filesystem=_filesystem(there),
     )
+
+
+def _try_to_write(folder: Path) -> str:
+    """Why a file can't be written in a folder; empty: one was, and is gone again.
+
+    Rights alone say nothing of quotas, read-only mounts and failing disks.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return ""
 
 
 def _nearest(path: Path) -> Path:

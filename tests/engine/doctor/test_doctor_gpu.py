@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from poros import doctor_gpu
-from poros.doctor_gpu import Driver, Gpu, User, gpu_rows, read_driver, visible_gpus
+from poros.doctor_cards import Driver, Gpu, User, process_name
+from poros.doctor_gpu import gpu_rows, read_driver, visible_gpus
 
 GB = 10**9
 CARD = Gpu(0, "RTX 4070", 12 * GB, 11 * GB, (8, 9), (4, 16, 4, 16))
@@ -19,6 +19,12 @@ def driver(*gpus: Gpu, **changes: object) -> Driver:
 
 def states(found: Driver) -> dict[str, str]:
     return {row.id: row.state for row in gpu_rows(found)}
+
+
+@pytest.fixture(autouse=True)
+def _no_smi(monkeypatch):
+    """The machine of the tests may have the command."""
+    monkeypatch.setattr("poros.doctor_gpu.read_smi", lambda: None)
 
 
 class FakeNvml(SimpleNamespace):
@@ -172,4 +178,4 @@ def test_visible_cards_are_counted_as_cuda_does(value, seen):
 
 
 def test_a_process_of_ours_has_its_name():
-    assert doctor_gpu._process_name(2**30) == "a process outside this container"
+    assert process_name(2**30) == "a process outside this container"

@@ -1,5 +1,6 @@
 """Rows of the machine, from inputs that are made up."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -88,14 +89,15 @@ def test_wsl_is_told_by_the_kernels_release(release, state, fix):
     ],
 )
 def test_a_disk(free_bytes, filesystem, state):
-    row = disk_row(DISK, free_bytes, writable=True, filesystem=filesystem)
+    row = disk_row(DISK, free_bytes, filesystem=filesystem)
     assert row.state == state
     assert ("HF_HOME" in row.fix) == (state in ("warn", "bad"))
 
 
 def test_a_place_that_cannot_be_written_is_bad():
-    row = disk_row(DISK, 200 * GB, writable=False)
+    row = disk_row(DISK, 200 * GB, failure="Read-only file system")
     assert (row.state, row.id) == ("bad", "disk_hub")
+    assert "Read-only file system" in row.what
     assert "rights" in row.fix
 
 
@@ -104,6 +106,18 @@ def test_a_folder_that_is_not_there_yet_is_looked_at_where_it_will_be(tmp_path):
     assert row.state in ("ok", "warn", "bad")  # by this disk
     assert str(tmp_path / "a" / "b") in row.what
     assert not (tmp_path / "a").exists()
+
+
+def test_what_the_system_says_to_a_real_file_counts(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    disk = Disk("x", "things", tmp_path, "setting")
+    assert "can't be written" not in doctor_host._look_at_disk(disk).what
+    monkeypatch.setattr(doctor_host.os, "fsync", full)
+    row = doctor_host._look_at_disk(disk)
+    assert (row.state, "Disk quota exceeded" in row.what) == ("bad", True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_folder_below_a_file_cannot_be_written(tmp_path):
