@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from poros.arch_table import ArchSpec
     from poros.config import PorosConfig
     from poros.config_load import LoadedConfig, dump_config, load_config
+    from poros.dropin.prepare import patch_hf_model, prepare, unprepare
     from poros.errors import (
         PorosArchNotValidatedError,
         PorosConfigError,
@@ -67,8 +68,11 @@ _MODULE_OF = {
     "enforce_determinism": "poros.training.determinism",
     "find_architecture": "poros.arch_registry",
     "load_config": "poros.config_load",
+    "patch_hf_model": "poros.dropin.prepare",
+    "prepare": "poros.dropin.prepare",
     "register_architecture": "poros.arch_registry",
     "runnable_arch_types": "poros.arch_registry",
+    "unprepare": "poros.dropin.prepare",
     "user_asserted_arch_types": "poros.arch_registry",
     "validated_arch_types": "poros.arch_registry",
 }
@@ -99,8 +103,11 @@ __all__ = [
     "enforce_determinism",
     "find_architecture",
     "load_config",
+    "patch_hf_model",
+    "prepare",
     "register_architecture",
     "runnable_arch_types",
+    "unprepare",
     "user_asserted_arch_types",
     "validated_arch_types",
 ]

@@ -254,6 +254,23 @@ class Block:
         for entry, tensor in zip(self._frozen, self.tensors, strict=bool(self._frozen)):
             setattr(entry.holder, entry.attribute, tensor)
 
+    def put_back(self, tensors: Sequence[Tensor]) -> None:
+        """Point every holder at these again, which `tensors` gave before."""
+        self.tensors = list(tensors)
+        for entry, tensor in zip(self._frozen, self.tensors, strict=True):
+            setattr(entry.holder, entry.attribute, tensor)
+
+    def dissolve(self, devices: Sequence[torch.device]) -> None:
+        """Give every holder a tensor of its own with the block's bytes; the block is done with.
+
+        Args:
+            devices: Where each tensor goes, in the order of `places`.
+        """
+        for entry, home, device in zip(self._frozen, self.home, devices, strict=True):
+            setattr(entry.holder, entry.attribute, home.to(device, copy=True))
+        self._frozen, self._away, self.tensors = (), [], []
+        self.close()
+
     def point_at_host(self) -> None:
         """Point every holder at an empty tensor on the host, until the next `point_at`."""
         for entry, place in zip(self._frozen, self.places, strict=bool(self._frozen)):
@@ -293,6 +310,23 @@ def seen_on_host(blocks: Sequence[Block]) -> Iterator[None]:
     finally:
         for block in blocks:
             block.point_at(None)
+
+
+@contextlib.contextmanager
+def seen_whole(blocks: Sequence[Block]) -> Iterator[None]:
+    """Let whoever reads the blocks' tensors find their bytes, on the host; slots stay as they are.
+
+    Args:
+        blocks: In memory on the host.
+    """
+    were = [block.tensors for block in blocks]
+    for block in blocks:
+        block.point_at(block.host)
+    try:
+        yield
+    finally:
+        for block, tensors in zip(blocks, were, strict=True):
+            block.put_back(tensors)
 
 
 def _segments(frozen: Sequence[FrozenTensor], places: Sequence[Place]) -> Iterator[Segment]:

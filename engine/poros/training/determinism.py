@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -50,6 +51,47 @@ def enforce_determinism(
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.set_num_threads(num_threads or torch.get_num_threads())
+
+
+@dataclass(frozen=True)
+class DeterminismSettings:
+    """What `enforce_determinism` changes in this process, as it was before."""
+
+    variable: str | None
+    algorithms: bool
+    warn_only: bool
+    fill_memory: bool
+    cudnn_deterministic: bool
+    cudnn_benchmark: bool
+    cudnn_sdp: bool
+    num_threads: int
+
+    @classmethod
+    def now(cls) -> DeterminismSettings:
+        """The settings of this moment."""
+        return cls(
+            variable=os.environ.get(_VARIABLE),
+            algorithms=torch.are_deterministic_algorithms_enabled(),
+            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+            fill_memory=torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]  # as above
+            cudnn_deterministic=torch.backends.cudnn.deterministic,
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            cudnn_sdp=torch.backends.cuda.cudnn_sdp_enabled(),
+            num_threads=torch.get_num_threads(),
+        )
+
+    def restore(self) -> None:
+        """Put them back; a cuBLAS workspace that is made stays as it is."""
+        if self.variable is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = self.variable
+        torch.use_deterministic_algorithms(self.algorithms, warn_only=self.warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = self.fill_memory  # type: ignore[attr-defined]  # as above
+        torch.backends.cudnn.deterministic = self.cudnn_deterministic
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        torch.backends.cuda.enable_cudnn_sdp(self.cudnn_sdp)
+        torch.set_num_threads(self.num_threads)
 
 
 def seed_all(seed: int) -> None:

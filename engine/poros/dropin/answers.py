@@ -1,0 +1,108 @@
+"""What a prepared model says of itself: the same as before, or a refusal in one line.
+
+Placeholders hang where the layers' weights were. Who asks for sizes or bytes is shown the host's
+copy instead; who would move, copy or pickle the model would get placeholders, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poros.errors import PorosModelError
+from poros.streaming.block import Block, seen_whole
+
+_COUNTS = ("num_parameters", "get_memory_footprint", "get_nb_trainable_parameters")
+_COPIES = ("__deepcopy__", "__reduce_ex__", "__copy__", "_replicate_for_data_parallel")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
+
+
+class Answers:
+    """Methods of a prepared model's modules, replaced on the modules themselves."""
+
+    def __init__(self) -> None:
+        """Nothing is replaced yet."""
+        self._were: list[tuple[nn.Module, str, Any, bool]] = []
+
+    def replace(
+        self,
+        around: Sequence[nn.Module],
+        layers: Sequence[nn.Module],
+        blocks: Sequence[Block],
+        *,
+        layers_per_block: int,
+        device: torch.device,
+    ) -> None:
+        """Replace them.
+
+        Args:
+            around: The modules that hold the layers.
+            layers: The streamed layers.
+            blocks: Theirs.
+            layers_per_block: Layers that share one block.
+            device: Where the model computes.
+        """
+        for module in around:
+            for name in _COUNTS:
+                # Not what PEFT hands through to the model inside: that has its own.
+                if hasattr(type(module), name):
+                    self._set(module, name, _shown(getattr(module, name), blocks))
+        for position, layer in enumerate(layers):
+            block = blocks[position // layers_per_block]
+            self._set(layer, "state_dict", _shown(layer.state_dict, [block]))
+        for module in [*around, *layers]:
+            self._set(module, "_apply", _unmoved(module, device))
+            for name in _COPIES:
+                self._set(module, name, _refuse_copy)
+
+    def restore(self) -> None:
+        """Give every module its own methods again."""
+        for module, name, was, had in reversed(self._were):
+            del module.__dict__[name]
+            if had:
+                module.__dict__[name] = was
+        self._were = []
+
+    def _set(self, module: nn.Module, name: str, method: Callable[..., Any]) -> None:
+        own = module.__dict__
+        self._were.append((module, name, own.get(name), name in own))
+        own[name] = method
+
+
+def _shown(method: Callable[..., Any], blocks: Sequence[Block]) -> Callable[..., Any]:
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        with seen_whole(blocks):
+            return method(*args, **kwargs)
+
+    return answer
+
+
+def _unmoved(module: nn.Module, device: torch.device) -> Callable[..., nn.Module]:
+    """`Module._apply`, by which `to`, `cuda`, `half` and their like do all that they do."""
+
+    def apply(change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        del recurse
+        for dtype in _DTYPES:
+            probe = torch.empty(0, dtype=dtype, device=device)
+            changed = change(probe)
+            used = any(p.dtype == dtype for p in module.parameters())
+            if used and (changed.device, changed.dtype) != (probe.device, probe.dtype):
+                raise PorosModelError(
+                    "a prepared model stays on its device and in its types",
+                    where=type(module).__name__,
+                    remediation="poros.unprepare(model) first, or move it before poros.prepare",
+                )
+        return module
+
+    return apply
+
+
+def _refuse_copy(*_: Any, **__: Any) -> Any:
+    raise PorosModelError(
+        "a prepared model can't be copied, replicated or pickled: its layers' weights are away",
+        where="a copy of the model",
+        remediation="poros.unprepare(model) first; to keep the adapter: model.save_pretrained(...)",
+    )
