@@ -17,7 +17,11 @@ from poros.memory_plan import FEWEST_SLOTS, MemoryPlan
 CONTEXT_BYTES = 900_000_000
 """Of CUDA itself, beside the allocator: 0.70 to 0.79 GB in the runs of docs/validation, and room
 for another driver."""
-WORKSPACE_BYTES = 2 * 32 * 2**20 + 13_000_000
+
+CUBLAS_WORKSPACE_BYTES = 8 * 4096 * 2**10
+"""What CUBLAS_WORKSPACE_CONFIG=:4096:8 makes cuBLAS hold for a thread that multiplies."""
+
+WORKSPACE_BYTES = 2 * CUBLAS_WORKSPACE_BYTES + 13_000_000
 """cuBLAS in its deterministic mode has 8 buffers of 4 MiB a thread that multiplies: forward's and
 backward's. The rest is what the peaks of 7B and 32B (docs/validation) leave after all that is
 counted here."""

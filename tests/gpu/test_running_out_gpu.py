@@ -9,7 +9,7 @@ import torch
 
 from poros import events, failpoints
 from poros.config import PorosConfig
-from poros.memory_plan import MemoryPlan
+from poros.memory_plan import FEWEST_SLOTS, MemoryPlan
 from poros.memory_planner import rungs
 from poros.training import planning
 from poros.training.determinism import prepare_cuda
@@ -125,7 +125,8 @@ def plan_made(seen):
 
 def num_rungs(seen):
     """Steps down from the plan that was made, but for the visits of a head that makes none."""
-    plan = MemoryPlan(num_slots=NUM_SLOTS, resident=tuple(plan_made(seen)[0]))
+    resident, _, num_slots = plan_made(seen)
+    plan = MemoryPlan(num_slots=max(num_slots, FEWEST_SLOTS), resident=tuple(resident))
     return len(list(rungs(plan))) - 2
 
 

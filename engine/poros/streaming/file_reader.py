@@ -24,7 +24,7 @@ from poros.weights_index import DOWNLOAD_AGAIN
 PIECE_BYTES = 8 * 2**20
 """Of one read: large enough for a disk's full rate, small enough to share out one tensor."""
 
-MAX_THREADS = 8
+MAX_THREADS = 16
 
 _CHANGED = "it was changed since it was opened"
 

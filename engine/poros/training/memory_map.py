@@ -22,6 +22,7 @@ from poros import atomic
 from poros.errors import PorosOOMError
 from poros.events import Event, MemoryMapped
 from poros.loading.base_model import BaseModel
+from poros.memory_sizes import CUBLAS_WORKSPACE_BYTES
 from poros.streaming.block_manager import BlockManager
 from poros.training.host_adamw import HostAdamW
 from poros.training.memory_names import NOT_NAMED, name_of
@@ -81,10 +82,15 @@ def _groups(
         name, place = (noted, "") if noted else name_of(allocation.frames)
         if name == NOT_NAMED:
             # Only autograd's own thread makes anything without a Python frame.
-            before = allocation.order == BEFORE
-            name = f"{NOT_NAMED}, from before the step" if before else AUTOGRAD_ALONE
+            name = _unseen(allocation) if allocation.order == BEFORE else AUTOGRAD_ALONE
         groups.setdefault(name, Group(name=name)).add(allocation.num_bytes, place)
     return sorted(groups.values(), key=lambda group: -group.num_bytes)
+
+
+def _unseen(allocation: Allocation) -> str:
+    """What was made before the step: cuBLAS's workspace is the one that has the setting's size."""
+    is_workspace = allocation.num_bytes == CUBLAS_WORKSPACE_BYTES
+    return "cuBLAS workspace" if is_workspace else f"{NOT_NAMED}, from before the step"
 
 
 @dataclass(frozen=True, kw_only=True)

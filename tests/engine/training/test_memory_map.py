@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from poros.memory_sizes import CUBLAS_WORKSPACE_BYTES
 from poros.training.holdings import Holding
 from poros.training.memory_map import MappedParts, MemoryMapper, model_tensors
 
@@ -144,9 +145,12 @@ def test_a_step_is_mapped_to_its_peak_with_the_allocators_own_sum(card, tmp_path
 def test_what_was_there_before_and_is_unknown_is_not_named(card, tmp_path):
     mapper, _ = made(card, tmp_path, Layer())
     card.take(on_card(7 * MB))
+    card.take(on_card(CUBLAS_WORKSPACE_BYTES))
     with mapper.step(1):
         card.free(card.take(on_card(MB), LOSS))
-    assert groups(mapper.record)["not named, from before the step"] == 7 * MB
+    found = groups(mapper.record)
+    assert found["not named, from before the step"] == 7 * MB
+    assert found["cuBLAS workspace"] == 2**25
 
 
 def test_only_a_higher_step_takes_the_maps_place(card, tmp_path):
