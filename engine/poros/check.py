@@ -1,11 +1,10 @@
 """Whether a model can be trained, what is proved of it and how large it is, without torch.
 
-Reads config.json and the headers of the safetensors files, no weights.
+Reads config.json and the headers of the safetensors files, no weights, wherever they are.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,15 +25,15 @@ from poros.arch_table import ArchSpec, Wrapper
 from poros.certified import Stack, certified_cells, this_stack
 from poros.check_memory import sizes_of
 from poros.check_sizes import Sizes, find_layers, is_head, layer_of, mismatches, sizes
-from poros.errors import PorosArchNotValidatedError, PorosError, PorosHubError, PorosModelError
+from poros.check_source import open_model
+from poros.errors import PorosArchNotValidatedError, PorosError, PorosModelError
+from poros.hub_model import HubFacts
 from poros.memory_sizes import ModelSizes
-from poros.model_config import check_config, is_prequantised, read_config, text_config, text_name
-from poros.weights_index import TensorHeader, read_index, short_list
+from poros.model_config import check_config, is_prequantised, text_config, text_name
+from poros.weights_index import TensorHeader, short_list
 
 UNKNOWN = "unknown"
 """The label of a family that is neither in the table nor registered."""
-
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass
@@ -43,13 +42,16 @@ class Report:
 
     Attributes:
         model: As the user named it.
-        folder: Where its files are.
+        folder: Where its files are; None: on the Hub only.
         model_type: Of the text model.
         whole: The multimodal type that it is a part of; empty: it is all of the model.
         labels: The three words, for NF4 on this machine.
         why: The reason for the first word.
         stack: This machine.
         notes: What the table says of the family.
+        facts: What the Hub says of it; None for a folder, or where it could not be asked.
+        note: Why it was not asked.
+        has_template: Whether it has a chat template; None: it can't be told.
         prequantised: Whether its files are NF4 already.
         sizes: None where the headers can't be read or have no layers.
         memory: What a plan is made from; None where it can't be told.
@@ -58,13 +60,16 @@ class Report:
     """
 
     model: str
-    folder: Path
+    folder: Path | None
     model_type: str
     whole: str
     labels: Labels
     why: str
     stack: Stack
     notes: str = ""
+    facts: HubFacts | None = None
+    note: str = ""
+    has_template: bool | None = None
     prequantised: bool = False
     sizes: Sizes | None = None
     memory: ModelSizes | None = None
@@ -73,21 +78,22 @@ class Report:
 
 
 def check_model(model: str, *, rank: int = 16) -> Report:
-    """Look at a folder, or at a model of the Hub that is in its cache.
+    """Look at a folder, or at a model of the Hub.
 
     Args:
-        model: The folder, or the name.
+        model: The folder, the name, or the address of its page.
         rank: Of the adapter that memory is counted for.
 
     Raises:
-        PorosModelError: There is no readable config.json.
-        PorosHubError: It is no folder, and not in the Hub's cache.
+        PorosModelError: There is no such folder, no readable config.json, or no safetensors.
+        PorosHubError: The Hub says no, can't be reached, or may not be asked.
     """
-    folder = _folder_of(model)
-    config = read_config(folder)
-    stored, unread = _read_headers(folder)
+    opened = open_model(model)
+    config, stored = opened.config, opened.stored
     refusals: list[PorosError] = []
     text, wrapper = dict(config), None
+    if opened.refusal is not None:
+        refusals.append(opened.refusal)
     try:
         if experts.is_mixture(config):
             raise _mixture(config, model)
@@ -96,54 +102,21 @@ def check_model(model: str, *, rank: int = 16) -> Report:
     except PorosError as error:
         refusals.append(error)
     model_type = str(text.get("model_type"))
-    spec = architectures().get(model_type) if not refusals else None
+    known = architectures().get(model_type)
+    spec = known if refusals == [opened.refusal] * len(refusals) else None
     report = Report(
-        model, folder, model_type, wrapper.model_type if wrapper else "", *_labels(spec),
-        this_stack(), notes=spec.notes if spec else "", refusals=refusals,
+        model, opened.folder, model_type, wrapper.model_type if wrapper else "", *_labels(spec),
+        this_stack(), notes=spec.notes if spec else "", facts=opened.facts, note=opened.note,
+        has_template=opened.has_template, refusals=refusals,
     )  # fmt: skip
+    if opened.refusal is not None:
+        return report
     refusals += _refused_configs(report, text, spec)
-    if unread is not None:
-        refusals.append(unread)
+    if opened.unread is not None:
+        refusals.append(opened.unread)
     else:
         _add_headers(report, stored, text, wrapper, spec, rank)
     return report
-
-
-def _read_headers(folder: Path) -> tuple[dict[str, TensorHeader], PorosError | None]:
-    try:
-        return {name: tensor.header for name, tensor in read_index(folder).items()}, None
-    except PorosError as error:
-        return {}, error
-
-
-def _folder_of(model: str) -> Path:
-    folder = Path(model).expanduser()
-    if folder.is_file():
-        raise PorosModelError(
-            "a file, not a model's folder",
-            where=model,
-            remediation="give the folder that holds config.json and the safetensors files",
-        )
-    if folder.is_dir() or not _HUB_NAME.fullmatch(model):
-        return folder
-    snapshots = hub_cache() / f"models--{model.replace('/', '--')}"
-    reference = snapshots / "refs" / "main"
-    if reference.is_file():
-        folder = snapshots / "snapshots" / reference.read_text("utf-8").strip()
-        if folder.is_dir():
-            return folder
-    raise PorosHubError(
-        f"no folder {model}, and the Hub's cache has no model of that name ({hub_cache()})",
-        where=model,
-        remediation=f"give the model's folder, or fetch it: hf download {model}",
-    )
-
-
-def hub_cache() -> Path:
-    """Where the Hub's library keeps its files; asking it would take longer than all else."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    home = Path(os.environ.get("HF_HOME") or default)
-    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
 
 
 def _labels(spec: ArchSpec | None) -> tuple[Labels, str]:

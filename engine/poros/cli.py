@@ -52,8 +52,8 @@ def train_command(guard: Guard, /, config: Path, **options: Any) -> int:
 def check_command(model: str, *, as_json: bool, **options: Any) -> int:
     """Say whether MODEL can be trained, what is proved of it, how large it is and what it takes.
 
-    MODEL is a folder, or the name of a model that is in the Hub's cache. Reads config.json and
-    the headers of the weights; needs neither torch nor a GPU.
+    MODEL is a folder, a model's name on the Hub (NAME@REVISION too), or the address of its page.
+    Reads config.json and the headers of the weights; needs neither torch nor a GPU.
     """
     return check(model, as_json=as_json, **options)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from poros.errors import escape_control
+
 if TYPE_CHECKING:
     from poros.check import Report
     from poros.check_memory import Wanted
@@ -58,7 +60,7 @@ def check(model: str, *, as_json: bool, **options: Any) -> int:
         click.echo(json.dumps(record_of(report, wanted), ensure_ascii=False))
     else:
         for name, value in _lines(report, wanted):
-            click.echo(f"{name:>14}  {value}")
+            click.echo(f"{name:>14}  {escape_control(value)}")
     if report.refusals:
         raise report.refusals[0]
     return 0
@@ -71,6 +73,7 @@ def _lines(report: Report, wanted: Wanted) -> list[tuple[str, str]]:
     words = report.labels
     lines = [
         ("model", report.model),
+        *_hub_lines(report),
         ("family", report.model_type + part),
         ("architecture", f"{words.architecture}: {report.why}"),
         ("precision", f"{words.precision} (nf4)"),
@@ -104,6 +107,46 @@ def _lines(report: Report, wanted: Wanted) -> list[tuple[str, str]]:
     return lines if report.refusals else [*lines, ("trains", "yes")]
 
 
+def _hub_lines(report: Report) -> list[tuple[str, str]]:
+    """Where its files are, and what the Hub says of it."""
+    lines = [("folder", str(report.folder))] if report.folder else []
+    if report.note:
+        lines.append(("note", report.note))
+    if (facts := report.facts) is not None:
+        renamed = f"now {facts.name}, " * facts.is_renamed
+        lines += [
+            ("on the Hub", f"{renamed}commit {facts.commit[:12]}{', private' * facts.private}"),
+            ("licence", facts.licence or "none is given"),
+            ("terms", f"gated ({facts.gated})" if facts.gated else "open"),
+        ]
+        size = facts.download_bytes
+        told = f"{_gb(size)} in {len(facts.download)} files" if size is not None else "not told"
+        lines.append(("download", "none: its files are here" if report.folder else told))
+    if report.has_template is not None:
+        told = (
+            "yes"
+            if report.has_template
+            else "none: only data of the shape `text` can be trained on"
+        )
+        lines.append(("chat template", told))
+    return lines
+
+
+def _hub_record(report: Report) -> dict[str, Any] | None:
+    facts = report.facts
+    if facts is None:
+        return None
+    return {
+        "name": facts.name,
+        "renamed": facts.is_renamed,
+        "commit": facts.commit,
+        "licence": facts.licence or None,
+        "gated": facts.gated or None,
+        "private": facts.private,
+        "download_bytes": 0 if report.folder else facts.download_bytes,
+    }
+
+
 def record_of(report: Report, wanted: Wanted | None = None) -> dict[str, Any]:
     """The report as JSON has it."""
     from poros.check_memory import Wanted, plan_record
@@ -111,7 +154,10 @@ def record_of(report: Report, wanted: Wanted | None = None) -> dict[str, Any]:
     wanted = wanted or Wanted()
     return {
         "model": report.model,
-        "folder": str(report.folder),
+        "folder": str(report.folder) if report.folder else None,
+        "hub": _hub_record(report),
+        "note": report.note or None,
+        "chat_template": report.has_template,
         "model_type": report.model_type,
         "part_of": report.whole or None,
         "trains": not report.refusals,

@@ -9,6 +9,7 @@ from pathlib import Path
 from poros import doctor_child, doctor_gpu, doctor_host, doctor_software
 from poros.doctor_host import Disk
 from poros.doctor_rows import Row
+from poros.hub_names import hub_cache
 from poros.user_cache import CACHE_VARIABLE, user_cache
 
 
@@ -34,8 +35,6 @@ def examine(*, output_dir: Path, timeout_s: float, kernels: bool = True) -> Iter
 
 
 def _disks(output_dir: Path) -> list[Disk]:
-    from poros.check import hub_cache
-
     return [
         Disk("disk_hub", "downloaded models", hub_cache(), "export HF_HOME=/a/larger/disk"),
         Disk("disk_cache", "quantised blocks", user_cache(), f"export {CACHE_VARIABLE}=/a/folder"),

@@ -49,9 +49,18 @@ def read_config(folder: Path) -> dict[str, Any]:
             where=str(path),
             remediation="download the file again",
         ) from error
+    return config_object(config, where=str(path))
+
+
+def config_object(config: Any, *, where: str) -> dict[str, Any]:
+    """What config.json holds, if it is an object.
+
+    Raises:
+        PorosModelError: It isn't.
+    """
     if not isinstance(config, dict):
         raise PorosModelError(
-            "not a JSON object", where=str(path), remediation="download the file again"
+            "not a JSON object", where=where, remediation="download the file again"
         )
     return config
 

@@ -29,6 +29,7 @@ DTYPE_BYTES: Mapping[str, int] = {
 
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 _LENGTH_BYTES = 8
+_FIRST_BYTES = _LENGTH_BYTES + 200  # enough to tell what was saved in place of weights
 _LFS_MARK = b"version https://git-lfs"
 _HTML_MARKS = (b"<!doctype", b"<html", b"<?xml", b"<head")
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -74,15 +75,45 @@ def read_file_header(path: Path) -> dict[str, StoredTensor]:
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
-            head = file.read(_LENGTH_BYTES)
-            _refuse_impostors(path, head + file.read(200), size_bytes)
-            header_bytes = int.from_bytes(head, "little")
-            _check_header_length(path, header_bytes, size_bytes)
+            head = file.read(_FIRST_BYTES)
+            header_bytes = header_length(path, head, size_bytes)
             file.seek(_LENGTH_BYTES)
             raw = file.read(header_bytes)
     except OSError as error:
         raise unreadable(path, error) from error
-    entries = _parse_header(path, raw)
+    return parse_header(path, raw, size_bytes)
+
+
+def header_length(path: Path, head: bytes, size_bytes: int) -> int:
+    """How long a file's header is, behind the 8 bytes that say so.
+
+    Args:
+        path: For errors.
+        head: The file's first 208 bytes or more.
+        size_bytes: Of the whole file.
+
+    Raises:
+        PorosModelError: It is no safetensors file, or cut short.
+    """
+    _refuse_impostors(path, head[:_FIRST_BYTES], size_bytes)
+    header_bytes = int.from_bytes(head[:_LENGTH_BYTES], "little")
+    _check_header_length(path, header_bytes, size_bytes)
+    return header_bytes
+
+
+def parse_header(path: Path, raw: bytes, size_bytes: int) -> dict[str, StoredTensor]:
+    """The tensors that a header names, which must fill the whole file.
+
+    Args:
+        path: For errors, and of the tensors.
+        raw: The header without its length.
+        size_bytes: Of the whole file.
+
+    Raises:
+        PorosModelError: It is damaged, or the file has another size.
+    """
+    header_bytes = len(raw)
+    entries = _parse_json(path, raw)
     start = _LENGTH_BYTES + header_bytes
     tensors = {n: _stored(path, n, e, start) for n, e in entries.items() if n != "__metadata__"}
     _check_coverage(path, tensors, start, size_bytes)
@@ -170,7 +201,7 @@ def _check_header_length(path: Path, header_bytes: int, size_bytes: int) -> None
         )
 
 
-def _parse_header(path: Path, raw: bytes) -> dict[str, Any]:
+def _parse_json(path: Path, raw: bytes) -> dict[str, Any]:
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) != len(pairs):
             raise ValueError("a name occurs twice")
@@ -247,16 +278,33 @@ def _check_coverage(
 
 def _read_weight_map(path: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(path.read_text("utf-8"))["weight_map"]
+        index = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_index(path, error) from error
+    return weight_map_of(index, path)
+
+
+def _no_index(path: Path, error: Exception) -> PorosModelError:
+    return PorosModelError(
+        f"not an index of shards ({type(error).__name__}: {error})",
+        where=str(path),
+        remediation=DOWNLOAD_AGAIN,
+    )
+
+
+def weight_map_of(index: Any, path: Path) -> dict[str, str]:
+    """Tensor to shard, as the index file has it; `path` is for errors.
+
+    Raises:
+        PorosModelError: It maps nothing, or to files elsewhere.
+    """
+    try:
+        weight_map = index["weight_map"]
         sound = isinstance(weight_map, dict) and all(
             isinstance(v, str) for v in weight_map.values()
         )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise PorosModelError(
-            f"not an index of shards ({type(error).__name__}: {error})",
-            where=str(path),
-            remediation=DOWNLOAD_AGAIN,
-        ) from error
+    except (LookupError, TypeError) as error:
+        raise _no_index(path, error) from error
     if not sound or not weight_map:
         raise PorosModelError(
             "weight_map does not map tensors to files", where=str(path), remediation=DOWNLOAD_AGAIN
@@ -280,12 +328,31 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Store
             where=str(folder),
             remediation="download them again",
         )
+    return join_shards(
+        folder, weight_map, {shard: read_file_header(folder / shard) for shard in shards}
+    )
+
+
+def join_shards(
+    folder: Path,
+    weight_map: Mapping[str, str],
+    by_shard: Mapping[str, Mapping[str, StoredTensor]],
+) -> dict[str, StoredTensor]:
+    """All tensors of all shards.
+
+    Args:
+        folder: For errors.
+        weight_map: Tensor to shard, as the index says.
+        by_shard: What each shard's header says.
+
+    Raises:
+        PorosModelError: They disagree.
+    """
     found: dict[str, StoredTensor] = {}
     duplicates = []
-    for shard in shards:
-        tensors = read_file_header(folder / shard)
+    for tensors in by_shard.values():
         duplicates += [name for name in tensors if name in found]
-        found |= tensors
+        found |= dict(tensors)
     wrong = {
         "in two shards": duplicates,
         "in the index but in no shard": [name for name in weight_map if name not in found],

@@ -14,6 +14,11 @@ from tests.engine.test_cli import poros
 GB = 10**9
 
 
+@pytest.fixture(autouse=True)
+def _nobody_is_asked(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory):
     folder = write_headers(tmp_path_factory.mktemp("m") / "qwen", QWEN_7B, qwen_tensors(QWEN_7B))

@@ -7,7 +7,6 @@ fail ends in one line that says what to do, and no line holds a token or a serve
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,19 +25,22 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 
 from poros import atomic
-from poros.errors import PorosError, PorosHubError, PorosModelError
+from poros.errors import PorosError, PorosHubError
 from poros.events import Event, PhaseFinished, PhaseProgressed, PhaseStarted, Warned
+from poros.hub_errors import (
+    BROKEN,
+    BUSY,
+    GATED,
+    NO_REPOSITORY,
+    NO_REVISION,
+    not_the_hubs,
+    refusal,
+    refuse_pickles,
+    unreachable,
+)
+from poros.hub_names import FETCHED, parse_model
 
-FETCHED = (
-    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
-    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
-    "chat_template*", "*.tiktoken",
-)  # fmt: skip
-
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_FILE_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".json", ".yaml", ".yml")
 _PROGRESS_EVERY_S = 0.5
-_LOGIN = "run `hf auth login`, or set HF_TOKEN"
 # The HTTP client's own errors (a broken connection, a timeout) share this base; which client it
 # is depends on huggingface_hub's version.
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -58,41 +60,10 @@ def resolve_model(name_or_path: str, emit: Emit, *, revision: str | None = None)
         PorosModelError: A path that is no folder, or a repository without safetensors.
         PorosHubError: The Hub or the network said no.
     """
-    path = Path(name_or_path).expanduser()
-    if name_or_path and path.is_dir():
-        return path
-    _refuse_path(name_or_path, path)
-    name, _, suffix = name_or_path.partition("@")
-    if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
-        raise PorosModelError(
-            "neither a folder here nor a name on the Hub",
-            where=f"model {name_or_path!r}",
-            remediation="give a folder, or a name such as Qwen/Qwen2.5-7B-Instruct",
-        )
-    return _fetch(name, revision or suffix or None, emit)
-
-
-def _refuse_path(name_or_path: str, path: Path) -> None:
-    first = name_or_path.split("/")[0]
-    looks_local = (
-        name_or_path.startswith(("/", ".", "~"))
-        or name_or_path.endswith(("/", *_FILE_SUFFIXES))
-        or "\\" in name_or_path
-        or name_or_path.count("/") > 1
-        or ("/" in name_or_path and Path(first).is_dir())
-    )
-    if path.is_file():
-        raise PorosModelError(
-            "a file, not a folder",
-            where=f"model {name_or_path}",
-            remediation="give the folder that holds config.json and the safetensors files",
-        )
-    if looks_local:
-        raise PorosModelError(
-            "no such folder",
-            where=f"model {name_or_path}",
-            remediation="check the path; a name on the Hub looks like Qwen/Qwen2.5-7B-Instruct",
-        )
+    found = parse_model(name_or_path)
+    if isinstance(found, Path):
+        return found
+    return _fetch(found.name, revision or found.revision or None, emit)
 
 
 def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
@@ -106,7 +77,7 @@ def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
         if not _is_outage(error):
             raise
         return _cached_after(error, name, revision, emit)
-    _refuse_pickles(name, files)
+    refuse_pickles(name, files)
     started_s = time.monotonic()
     emit(PhaseStarted(phase="download"))
     with _hub_errors(name, revision):
@@ -117,18 +88,6 @@ def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
         )
     emit(PhaseFinished(phase="download", duration_s=time.monotonic() - started_s))
     return Path(folder)
-
-
-def _refuse_pickles(name: str, files: list[str]) -> None:
-    if any(file.endswith(".safetensors") for file in files):
-        return
-    pickles = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
-    held = f"only pickles ({', '.join(pickles)}); Poros never unpickles" if pickles else "at all"
-    raise PorosModelError(
-        f"no safetensors, {held}" if pickles else f"no safetensors {held}",
-        where=f"model {name} on the Hub",
-        remediation="take another revision or a repository that has safetensors",
-    )
 
 
 def _cached(name: str, revision: str | None, reason: str) -> Path:
@@ -150,14 +109,8 @@ def _cached_after(outage: PorosHubError, name: str, revision: str | None, emit: 
     return folder
 
 
-_OUTAGE_MENDS = {
-    "busy": "try again later; what was fetched so far is kept",
-    "broken": "check the network and run again: the download resumes where it stopped",
-}
-
-
 def _is_outage(error: PorosHubError) -> bool:
-    return error.remediation in _OUTAGE_MENDS.values()
+    return error.remediation in (BUSY, BROKEN)
 
 
 @contextlib.contextmanager
@@ -168,54 +121,24 @@ def _hub_errors(name: str, revision: str | None, *, offline_reason: str = "") ->
     except PorosError:
         raise
     except HfHubHTTPError as error:
-        raise _refusal(error, name, revision, where) from None
+        raise _refusal(error, name, revision) from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise _not_cached(error, where, offline_reason) from None
     except (_TRANSPORT_ERROR, OSError) as error:
         raise _broken(error, where) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise PorosHubError(
-            f"the answer is not the Hub's ({type(error).__name__})",
-            where=where,
-            remediation=f"check the proxy and HF_ENDPOINT ({constants.ENDPOINT})",
-        ) from None
+        raise not_the_hubs(type(error).__name__, where, constants.ENDPOINT) from None
 
 
-def _refusal(error: HfHubHTTPError, name: str, revision: str | None, where: str) -> PorosHubError:
+def _refusal(error: HfHubHTTPError, name: str, revision: str | None) -> PorosHubError:
     status = error.response.status_code if error.response is not None else 0
-    if isinstance(error, GatedRepoError):
-        return PorosHubError(
-            f"gated: its owner wants you to accept terms (HTTP {status})",
-            where=where,
-            remediation=f"open {constants.ENDPOINT}/{name} and accept them, then {_LOGIN}",
-        )
-    if isinstance(error, RevisionNotFoundError):
-        return PorosHubError(
-            f"no revision {revision!r} (HTTP {status})",
-            where=where,
-            remediation=f"see {constants.ENDPOINT}/{name}/commits/main",
-        )
-    if isinstance(error, RepositoryNotFoundError) or status == 404:
-        return PorosHubError(
-            f"no such model on the Hub, or it is private (HTTP {status})",
-            where=where,
-            remediation=f"check the name; for a private model {_LOGIN}",
-        )
-    if status in (401, 403):
-        return PorosHubError(
-            f"the Hub refuses access (HTTP {status})",
-            where=where,
-            remediation=f"{_LOGIN}; the token must be allowed to read this model",
-        )
-    if status == 429 or status >= 500:
-        return PorosHubError(
-            f"the Hub failed (HTTP {status})", where=where, remediation=_OUTAGE_MENDS["busy"]
-        )
-    return PorosHubError(
-        f"the Hub answered with HTTP {status}",
-        where=where,
-        remediation=f"check the name, the proxy and HF_ENDPOINT ({constants.ENDPOINT})",
-    )
+    kinds = {
+        GatedRepoError: GATED,
+        RevisionNotFoundError: NO_REVISION,
+        RepositoryNotFoundError: NO_REPOSITORY,
+    }
+    code = next((code for kind, code in kinds.items() if isinstance(error, kind)), "")
+    return refusal(status, code, name, revision, constants.ENDPOINT)
 
 
 def _not_cached(error: Exception, where: str, offline_reason: str) -> PorosError:
@@ -234,11 +157,7 @@ def _broken(error: Exception, where: str) -> PorosError:
     storage = atomic.storage_error(error, Path(constants.HF_HUB_CACHE) / "x")
     if storage is not None:
         return storage
-    return PorosHubError(
-        f"the Hub can't be reached, or the connection broke ({type(error).__name__})",
-        where=where,
-        remediation=_OUTAGE_MENDS["broken"],
-    )
+    return unreachable(type(error).__name__, where)
 
 
 class _Nowhere:

@@ -21,7 +21,11 @@ class Stub(ThreadingHTTPServer):
         failure: Sent in place of everything: ``401``, ``gated``, ``404``, ``revision``, ``503``,
             ``cut``, ``html`` or ``json``; empty: none.
         fail_files_only: Let the listing pass.
+        facts: What the listing says beside files and commit.
+        renamed: Old name to new: asked for the old one, it redirects to the new one's listing.
+        elsewhere: Where files are redirected to; empty: they are sent.
         asked: The paths of all requests.
+        tokens: What each request carried in ``Authorization``.
     """
 
     daemon_threads = True
@@ -33,6 +37,10 @@ class Stub(ThreadingHTTPServer):
         self.fail_files_only = False
         self.cut_at = 0
         self.asked: list[str] = []
+        self.tokens: list[str] = []
+        self.facts: dict[str, object] = {}
+        self.renamed: dict[str, str] = {}
+        self.elsewhere = ""
 
     @property
     def endpoint(self) -> str:
@@ -54,9 +62,15 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         path = self.path.partition("?")[0]
         self.server.asked.append(path)
+        self.server.tokens.append(self.headers.get("Authorization", ""))
         listing = path.startswith("/api/")
         if self.server.failure and not (listing and self.server.fail_files_only):
             self._fail(self.server.failure)
+        elif (name := path.removeprefix("/api/models/")) in self.server.renamed:
+            place = f"/api/models/{self.server.renamed[name]}"
+            self._send(b"", 307, {"Location": place})
+        elif self.server.elsewhere and "/resolve/" in path:
+            self._send(b"", 302, {"Location": f"{self.server.elsewhere}{self.path}"})
         elif "/tree/" in path:
             self._send(json.dumps([self._tree_entry(name) for name in self.server.files]).encode())
         elif listing:
@@ -67,8 +81,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send(b"Entry not found", 404, {"X-Error-Code": "EntryNotFound"})
 
     def _info(self) -> dict[str, object]:
-        siblings = [{"rfilename": name} for name in self.server.files]
-        return {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False}
+        files = self.server.files
+        siblings: list[dict[str, object]] = [{"rfilename": name} for name in files]
+        if "blobs=true" in self.path:
+            siblings = [{"rfilename": name, "size": len(files[name])} for name in files]
+        record = {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False}
+        return record | self.server.facts
 
     def _tree_entry(self, name: str) -> dict[str, object]:
         content = self.server.files[name]
@@ -78,9 +96,10 @@ class Handler(BaseHTTPRequestHandler):
     def _send_file(self, content: bytes) -> None:
         headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
         if self.headers.get("Range"):
-            start = int(self.headers["Range"].removeprefix("bytes=").partition("-")[0])
-            span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self._send(content[start:], 206, headers | {"Content-Range": span})
+            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+            start, end = int(first), min(int(last or len(content) - 1), len(content) - 1)
+            span = f"bytes {start}-{end}/{len(content)}"
+            self._send(content[start : end + 1], 206, headers | {"Content-Range": span})
         else:
             self._send(content, 200, headers)
 
@@ -121,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 def running_stub() -> Iterator[Stub]:
     """Serve until the block ends."""
     with Stub() as stub:
-        thread = threading.Thread(target=stub.serve_forever, daemon=True)
+        thread = threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield stub

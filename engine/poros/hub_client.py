@@ -1,0 +1,207 @@
+"""Small questions to the Hub: JSON, and the beginnings of files; the standard library alone.
+
+The Hub's own library takes longer to import than a command without torch may start. The token goes
+to the Hub's own address only, never along with a redirect elsewhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from poros._version import __version__
+from poros.errors import PorosError, PorosHubError
+from poros.hub_errors import not_the_hubs, refusal, unreachable
+from poros.hub_names import HubName, checked_endpoint, token
+
+_MOST_REDIRECTS = 5
+_MOST_BYTES = 64_000_000
+"""Of a small answer: larger ones are no config, list or header."""
+_PIECE_BYTES = 1 << 20
+_CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: the HTTP status, the headers, the first bytes of the body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HubClient:
+    """Asks about one repository.
+
+    Args:
+        model: The repository.
+        timeout_s: For each answer to begin, and for each piece of it.
+
+    Raises:
+        PorosHubError: The user's token, or the Hub's address, can't be one.
+    """
+
+    def __init__(self, model: HubName, *, timeout_s: float = 15.0) -> None:
+        """Nobody is asked yet."""
+        self.model, self._timeout_s = model, timeout_s
+        self.endpoint, self._token = checked_endpoint(), token()
+        self._opener = urllib.request.build_opener(_NoRedirects, *_https())
+
+    def info(self) -> dict[str, Any]:
+        """What the Hub says of the revision: files with sizes, licence, terms.
+
+        Raises:
+            PorosHubError: It says no, or something else answers.
+        """
+        path = f"/api/models/{self.model.name}"
+        if self.model.revision:
+            path += f"/revision/{quote(self.model.revision, safe='')}"
+        record = self._json(self._get(f"{self.endpoint}{path}?blobs=true", _MOST_BYTES).body)
+        if not isinstance(record, dict) or not isinstance(record.get("siblings"), list):
+            raise not_the_hubs("no list of files", self.model.where, self.endpoint)
+        return record
+
+    def json(self, commit: str, file: str) -> Any:
+        """A JSON file of a commit.
+
+        Raises:
+            PorosHubError: It can't be had, or is no JSON.
+        """
+        return self._json(self._get(self._address(commit, file), _MOST_BYTES).body)
+
+    def beginning(self, commit: str, file: str, num_bytes: int) -> bytes:
+        """The first bytes of a file, fewer if it is shorter.
+
+        Raises:
+            PorosHubError: They can't be had.
+        """
+        return self._get(self._address(commit, file), num_bytes, is_part=True).body
+
+    def _address(self, commit: str, file: str) -> str:
+        return f"{self.endpoint}/{self.model.name}/resolve/{quote(commit)}/{quote(file)}"
+
+    def _json(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            kind = type(error).__name__
+            raise not_the_hubs(kind, self.model.where, self.endpoint) from None
+
+    def _get(self, address: str, num_bytes: int, *, is_part: bool = False) -> Answer:
+        try:
+            answer = self._follow(address, num_bytes, is_part=is_part)
+        except PorosError:
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # The error's text may hold what was sent: only its kind is told.
+            cause = getattr(error, "reason", None)
+            named = cause if isinstance(cause, Exception) else error
+            raise unreachable(type(named).__name__, self.model.where) from None
+        if answer.status not in (200, 206):
+            raise refusal(
+                answer.status,
+                answer.headers.get("X-Error-Code", ""),
+                self.model.name,
+                self.model.revision or None,
+                self.endpoint,
+            )
+        return answer
+
+    def _follow(self, address: str, num_bytes: int, *, is_part: bool) -> Answer:
+        for _ in range(_MOST_REDIRECTS):
+            answer = self._once(address, num_bytes, is_part=is_part)
+            place = answer.headers.get("Location")
+            if answer.status not in (301, 302, 303, 307, 308) or not place:
+                return answer
+            query = urlsplit(address).query
+            address = urljoin(address, place)
+            if query and not urlsplit(address).query:
+                address += f"?{query}"  # a renamed repository is asked the same
+            if urlsplit(address).scheme not in ("http", "https"):
+                raise not_the_hubs("a redirect to no web address", self.model.where, self.endpoint)
+        raise not_the_hubs("redirects without end", self.model.where, self.endpoint)
+
+    def _once(self, address: str, num_bytes: int, *, is_part: bool) -> Answer:
+        request = urllib.request.Request(address, headers={"User-Agent": f"poros/{__version__}"})
+        if self._token and _origin(address) == _origin(self.endpoint):
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        if is_part:
+            request.add_header("Range", f"bytes=0-{num_bytes - 1}")
+        try:
+            response = self._opener.open(request, timeout=self._timeout_s)
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, _headers(error), b"")
+        with response:
+            body = _read(response, num_bytes)
+            return Answer(response.status, _headers(response), body)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like others: who follows it decides what goes along."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow nothing."""
+
+
+def _https() -> list[urllib.request.BaseHandler]:
+    """Certificates as the user named them, the system's, or those that come with packages."""
+    import ssl
+
+    named = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+    if named is None and not _has_system_certificates(ssl.get_default_verify_paths()):
+        try:
+            import certifi  # type: ignore[import-not-found,unused-ignore]  # where it is installed
+
+            named = str(certifi.where())
+        except ImportError:
+            named = None
+    try:
+        context = ssl.create_default_context(cafile=named)
+    except OSError as error:
+        raise PorosHubError(
+            f"certificates can't be read ({error.strerror or type(error).__name__})",
+            where=str(named),
+            remediation=f"correct or unset {', '.join(_CERTIFICATES)}",
+        ) from None
+    return [urllib.request.HTTPSHandler(context=context)]
+
+
+def _has_system_certificates(paths: Any) -> bool:
+    folder = Path(paths.capath or "/nowhere")
+    return bool(paths.cafile) or (folder.is_dir() and any(folder.iterdir()))
+
+
+def _read(response: IO[bytes], num_bytes: int) -> bytes:
+    """The first bytes of a body.
+
+    Raises:
+        http.client.IncompleteRead: It ended before it had said it would.
+    """
+    promised = _headers(response).get("Content-Length", "")
+    wanted = min(num_bytes, int(promised)) if promised.isdigit() else num_bytes
+    pieces, left = [], wanted
+    while left and (piece := response.read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left and promised:
+        raise http.client.IncompleteRead(b"".join(pieces), left)
+    return b"".join(pieces)
+
+
+def _headers(response: Any) -> Mapping[str, str]:
+    headers: Mapping[str, str] = response.headers
+    return headers
+
+
+def _origin(address: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname, parts.port

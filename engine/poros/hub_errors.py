@@ -1,0 +1,95 @@
+"""What is said when the Hub, or the way to it, says no: one line each, without its own text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poros.errors import PorosHubError, PorosModelError
+
+LOGIN = "run `hf auth login`, or set HF_TOKEN"
+BUSY = "try again later; what was fetched so far is kept"
+BROKEN = "check the network and run again: the download resumes where it stopped"
+
+GATED, NO_REPOSITORY, NO_REVISION = "GatedRepo", "RepoNotFound", "RevisionNotFound"
+"""What the Hub's header ``X-Error-Code`` says."""
+
+
+def refusal(
+    status: int, code: str, name: str, revision: str | None, endpoint: str
+) -> PorosHubError:
+    """The error for an answer that is none.
+
+    Args:
+        status: Of HTTP.
+        code: The Hub's own word for it; empty: none.
+        name: The repository.
+        revision: The one that was asked for; None: the default branch.
+        endpoint: The Hub's address.
+    """
+    where = f"model {name}" + (f" at revision {revision}" if revision else "")
+    if code == GATED:
+        return PorosHubError(
+            f"gated: its owner wants you to accept terms (HTTP {status})",
+            where=where,
+            remediation=f"open {endpoint}/{name} and accept them, then {LOGIN}",
+        )
+    if code == NO_REVISION:
+        return PorosHubError(
+            f"no revision {revision!r} (HTTP {status})",
+            where=where,
+            remediation=f"see {endpoint}/{name}/commits/main",
+        )
+    if code == NO_REPOSITORY or status == 404:
+        return PorosHubError(
+            f"no such model on the Hub, or it is private (HTTP {status})",
+            where=where,
+            remediation=f"check the name; for a private model {LOGIN}",
+        )
+    if status in (401, 403):
+        return PorosHubError(
+            f"the Hub refuses access (HTTP {status})",
+            where=where,
+            remediation=f"{LOGIN}; the token must be allowed to read this model",
+        )
+    if status == 429 or status >= 500:
+        return PorosHubError(f"the Hub failed (HTTP {status})", where=where, remediation=BUSY)
+    return PorosHubError(
+        f"the Hub answered with HTTP {status}",
+        where=where,
+        remediation=f"check the name, the proxy and HF_ENDPOINT ({endpoint})",
+    )
+
+
+def not_the_hubs(kind: str, where: str, endpoint: str) -> PorosHubError:
+    """Somebody else answered: a proxy's page, say; `kind` is the error's class."""
+    return PorosHubError(
+        f"the answer is not the Hub's ({kind})",
+        where=where,
+        remediation=f"check the proxy and HF_ENDPOINT ({endpoint})",
+    )
+
+
+def unreachable(kind: str, where: str) -> PorosHubError:
+    """Nobody answered, or not to the end."""
+    return PorosHubError(
+        f"the Hub can't be reached, or the connection broke ({kind})",
+        where=where,
+        remediation=BROKEN,
+    )
+
+
+def refuse_pickles(name: str, files: Sequence[str]) -> None:
+    """Refuse a repository whose weights are no safetensors.
+
+    Raises:
+        PorosModelError: There are none.
+    """
+    if any(file.endswith(".safetensors") for file in files):
+        return
+    pickles = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+    held = f"only pickles ({', '.join(pickles)}); Poros never unpickles" if pickles else "at all"
+    raise PorosModelError(
+        f"no safetensors, {held}" if pickles else f"no safetensors {held}",
+        where=f"model {name} on the Hub",
+        remediation="take another revision or a repository that has safetensors",
+    )
