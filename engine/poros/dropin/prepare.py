@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,13 @@ from poros.dropin.anatomy import Anatomy, take_apart
 from poros.dropin.answers import Answers
 from poros.dropin.card import Card, make_card
 from poros.dropin.checkpointing import TakenOff
-from poros.dropin.refusals import refuse_layers, refuse_several_processes, refuse_wrapped
-from poros.dropin.selection import Manages, move_rest, travelling_tensors
+from poros.dropin.refusals import (
+    not_compiled,
+    refuse_layers,
+    refuse_several_processes,
+    refuse_wrapped,
+)
+from poros.dropin.selection import move_rest, travelling_tensors
 from poros.errors import PorosConfigError, PorosModelError
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block import Block, FrozenTensor
@@ -30,6 +36,7 @@ Model = TypeVar("Model", bound=nn.Module)
 _MARK = "_poros_prepared"
 _CHECKS = ("error", "warn", "off")
 _AVX_FLAG = "support_avx512bf16_for_cpu"
+_CHECKPOINTING_IS_OFF = "gradient checkpointing is off in the streamed layers, until unprepare()"
 
 
 @dataclass
@@ -40,47 +47,19 @@ class Prepared:
         anatomy: The model.
         settings: The arguments that it was prepared with.
         blocks: Its layers' frozen tensors.
-        came_from: Where each of them lay, by block.
         manager: The ring.
         attachment: The streamed forwards.
-        checkpointing: Gradient checkpointing, taken off the layers.
-        answers: Replaced methods.
-        flags: Linears that were kept from repacking their weights for the CPU.
-        determinism: The process's settings before; None: they were left alone.
         card: What was printed.
-        device: Where the model computes.
-        home: Where it lay before.
+        undo: Gives the model back, each change in the reverse of its order.
     """
 
     anatomy: Anatomy
     settings: dict[str, Any]
     blocks: list[Block]
-    came_from: list[list[torch.device]]
     manager: BlockManager
     attachment: Attachment
-    checkpointing: TakenOff
-    answers: Answers
-    flags: list[tuple[nn.Module, bool]]
-    determinism: DeterminismSettings | None
     card: Card
-    device: torch.device
-    home: torch.device
-
-    def undo(self) -> None:
-        """Give the model back."""
-        self.manager.forget()
-        self.attachment.detach()
-        self.answers.restore()
-        for block, devices in zip(self.blocks, self.came_from, strict=True):
-            block.dissolve(devices)
-        if self.home != self.device:
-            _move(self.anatomy, self.home)
-        self.checkpointing.put_back()
-        for linear, flag in self.flags:
-            setattr(linear, _AVX_FLAG, flag)
-        if self.determinism is not None:
-            self.determinism.restore()
-        del self.anatomy.base.__dict__[_MARK]
+    undo: contextlib.ExitStack
 
 
 def prepare(model: Model, **settings: Any) -> Model:
@@ -143,20 +122,32 @@ def patch_hf_model(
         "deterministic": deterministic,
         "managed_parameter_filter": managed_parameter_filter,
     }
-    _refuse_settings(block_size, arch_check)
+    return prepare_on(model, None, settings)
+
+
+def prepare_on(model: Model, device: torch.device | None, settings: dict[str, Any]) -> Model:
+    """Prepare a model to compute on `device`; None: a GPU, if there is one, or where it lies."""
+    _refuse_settings(settings["block_size"], settings["arch_check"])
     refuse_several_processes()
     refuse_wrapped(model)
     already = find_prepared(model)
     if already is not None:
         _refuse_other_settings(already, settings)
         return model
-    anatomy = take_apart(model, arch_check=arch_check)
-    refuse_layers(anatomy.base, list(anatomy.layers), anatomy.layers_path)
-    determinism = DeterminismSettings.now() if deterministic else None
-    device = _device_of(anatomy)
-    if deterministic:
-        enforce_determinism(device)
-    anatomy.base.__dict__[_MARK] = _stream(anatomy, settings, device, determinism)
+    anatomy = take_apart(model, arch_check=settings["arch_check"])
+    refuse_layers(anatomy.base, anatomy.layers, anatomy.layers_path)
+    device = device or _device_of(anatomy)
+    with contextlib.ExitStack() as undo:
+        if settings["deterministic"]:
+            undo.callback(DeterminismSettings.now().restore)
+            enforce_determinism(device)
+        prepared = _stream(anatomy, settings, device, undo)
+        # Until here an error gives the model back as it was.
+        anatomy.base.__dict__[_MARK] = prepared
+        prepared.undo = undo.pop_all()
+    prepared.undo.callback(anatomy.base.__dict__.pop, _MARK)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # others on the card see what the layers left
     return model
 
 
@@ -172,7 +163,7 @@ def unprepare(model: Model) -> Model:
     Raises:
         PorosModelError: It isn't prepared.
     """
-    _prepared_of(model).undo()
+    _prepared_of(model).undo.close()
     return model
 
 
@@ -195,31 +186,47 @@ def _prepared_of(model: nn.Module) -> Prepared:
 
 
 def _stream(
-    anatomy: Anatomy,
-    settings: dict[str, Any],
-    device: torch.device,
-    determinism: DeterminismSettings | None,
+    anatomy: Anatomy, settings: dict[str, Any], device: torch.device, undo: contextlib.ExitStack
 ) -> Prepared:
-    size = settings["block_size"] or 1
-    home = next(anatomy.base.parameters()).device
-    manages: Manages = settings["managed_parameter_filter"] or _all
+    layers, size = list(anatomy.layers), settings["block_size"] or 1
     groups = travelling_tensors(
-        anatomy.outer, list(anatomy.layers), layers_per_block=size, manages=manages
+        anatomy.outer,
+        layers,
+        layers_per_block=size,
+        manages=settings["managed_parameter_filter"] or _all,
     )
-    came_from = [[entry.value.device for entry in group] for group in groups]
-    flags = [(m, m.__dict__[_AVX_FLAG]) for m in anatomy.layers.modules() if _repacks(m)]
-    for linear, _ in flags:
-        setattr(linear, _AVX_FLAG, False)
-    checkpointing = TakenOff(anatomy.base, list(anatomy.layers))
-    blocks = _lay_out(groups, device)
+    _keep_from_repacking(anatomy.layers, undo)
+    checkpointing = TakenOff(anatomy.base, layers)
+    undo.callback(checkpointing.put_back)
+    blocks = _lay_out(groups, device, undo)
+    home = next(anatomy.base.parameters()).device
     if home != device:
+        undo.callback(_move, anatomy, home)
         _move(anatomy, device)
     manager = BlockManager(blocks, device=device, prefetch=settings["enable_prefetch"])
+    undo.callback(manager.forget)
+    attachment = _attach(anatomy, manager, device, settings)
+    undo.callback(attachment.detach)
+    answers = Answers()
+    undo.callback(answers.restore)
+    answers.replace(anatomy.around, layers, blocks, layers_per_block=size, device=device)
+    card = make_card(
+        anatomy,
+        block_size=size,
+        deterministic=settings["deterministic"] and settings["preserve_rng_state"],
+        notes=(_CHECKPOINTING_IS_OFF,) if checkpointing.was_on else (),
+    )
+    return Prepared(anatomy, settings, blocks, manager, attachment, card, undo)
+
+
+def _attach(
+    anatomy: Anatomy, manager: BlockManager, device: torch.device, settings: dict[str, Any]
+) -> Attachment:
     attachment = attach(
         list(anatomy.layers),
         manager,
         device=device,
-        layers_per_block=size,
+        layers_per_block=settings["block_size"] or 1,
         drop=is_kv_cache,
         preserve_rng=settings["preserve_rng_state"],
         rules=SideRules(
@@ -228,38 +235,21 @@ def _stream(
         ),
         model=anatomy.outer,
     )
-    answers = Answers()
-    answers.replace(
-        anatomy.around, list(anatomy.layers), blocks, layers_per_block=size, device=device
-    )
-    notes = ("gradient checkpointing is off in the streamed layers, until unprepare()",)
-    exact = settings["deterministic"] and settings["preserve_rng_state"]
-    card = make_card(
-        anatomy,
-        block_size=size,
-        deterministic=exact,
-        notes=notes if checkpointing.was_on else (),
-    )
-    return Prepared(
-        anatomy=anatomy,
-        settings=settings,
-        blocks=blocks,
-        came_from=came_from,
-        manager=manager,
-        attachment=attachment,
-        checkpointing=checkpointing,
-        answers=answers,
-        flags=flags,
-        determinism=determinism,
-        card=card,
-        device=device,
-        home=home,
-    )
+    for layer in anatomy.layers:
+        layer.forward = not_compiled(layer.forward)
+    return attachment
 
 
-def _lay_out(groups: Sequence[Sequence[FrozenTensor]], device: torch.device) -> list[Block]:
-    tier = make_tier("registered", device)
-    return [Block.lay_out(k, g, device=device, tier=tier) for k, g in enumerate(groups)]
+def _lay_out(
+    groups: Sequence[Sequence[FrozenTensor]], device: torch.device, undo: contextlib.ExitStack
+) -> list[Block]:
+    tier, blocks = make_tier("registered", device), []
+    for index, group in enumerate(groups):
+        came_from = [entry.value.device for entry in group]
+        block = Block.lay_out(index, group, device=device, tier=tier)
+        undo.callback(block.dissolve, came_from)
+        blocks.append(block)
+    return blocks
 
 
 def _device_of(anatomy: Anatomy) -> torch.device:
@@ -276,8 +266,12 @@ def _move(anatomy: Anatomy, device: torch.device) -> None:
         anatomy.base.__dict__["hf_device_map"] = {"": device}
 
 
-def _repacks(module: nn.Module) -> bool:
-    return isinstance(module, Linear4bit) and bool(module.__dict__.get(_AVX_FLAG))
+def _keep_from_repacking(layers: nn.Module, undo: contextlib.ExitStack) -> None:
+    """Keep linears from repacking their weights for the CPU, which has no gradient."""
+    for module in layers.modules():
+        if isinstance(module, Linear4bit) and module.__dict__.get(_AVX_FLAG):
+            undo.callback(setattr, module, _AVX_FLAG, True)
+            setattr(module, _AVX_FLAG, False)
 
 
 def _all(_: str, __: nn.Parameter) -> bool:

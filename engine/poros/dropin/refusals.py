@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from bitsandbytes.nn.modules import Linear8bitLt
@@ -13,6 +14,13 @@ from poros.dropin.selection import adapter_parameters
 from poros.errors import PorosConfigError, PorosModelError
 from poros.weights_index import short_list
 
+Forward = Callable[..., Any]
+
+_COMPILED = "the model is compiled, and a streamed layer can't be a part of its graph"
+_NOT_COMPILED = (
+    "leave out torch.compile(model), model.compile() or torch_compile=True, or use "
+    "poros.prepare(model) without"
+)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -46,16 +54,31 @@ def refuse_wrapped(model: object) -> None:
             f"the model is a {type(model).__name__}, which makes replicas of it",
             "model = poros.prepare(model.module), and set CUDA_VISIBLE_DEVICES to one GPU",
         )
-    if hasattr(model, "_orig_mod"):
-        raise _refused(
-            "the model is compiled",
-            "leave out torch.compile(model), or poros.prepare(model) without it",
-        )
     if not isinstance(model, nn.Module):
         raise _refused(
             f"a {type(model).__name__} is no model",
             "give the model that from_pretrained or get_peft_model returned",
         )
+    for module in model.modules():
+        if hasattr(module, "_orig_mod") or module.__dict__.get("_compiled_call_impl"):
+            raise _refused(_COMPILED, _NOT_COMPILED)
+
+
+def not_compiled(forward: Forward) -> Forward:
+    """A streamed forward that refuses to be traced into a graph of its callers."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            _refuse_compiled()
+        return forward(*args, **kwargs)
+
+    return checked
+
+
+# While it traces, the compiler takes no error; where it may not trace, it calls and gets one.
+@torch.compiler.disable
+def _refuse_compiled() -> None:
+    raise _refused(_COMPILED, _NOT_COMPILED)
 
 
 def refuse_layers(model: nn.Module, layers: Sequence[nn.Module], path: str) -> None:
