@@ -135,7 +135,7 @@ def prepare_on(model: Model, device: torch.device | None, settings: dict[str, An
         _refuse_other_settings(already, settings)
         return model
     anatomy = take_apart(model, arch_check=settings["arch_check"])
-    refuse_layers(anatomy.base, anatomy.layers, anatomy.layers_path)
+    refuse_layers(anatomy.base, list(anatomy.layers), anatomy.layers_path)
     device = device or _device_of(anatomy)
     with contextlib.ExitStack() as undo:
         if settings["deterministic"]:

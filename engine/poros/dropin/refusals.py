@@ -76,7 +76,7 @@ def not_compiled(forward: Forward) -> Forward:
 
 
 # While it traces, the compiler takes no error; where it may not trace, it calls and gets one.
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
 def _refuse_compiled() -> None:
     raise _refused(_COMPILED, _NOT_COMPILED)
 

@@ -258,6 +258,8 @@ class Mutant:
     """Shown with head and embeddings on the host."""
     tier: bool = False
     """Shown with blocks that pass through staging."""
+    live: bool = False
+    """Shown with a model that transformers loaded and `poros.prepare` streams."""
     left_out: Callable[[Bench], str] = lambda _: ""
     """Says why a cell can't show it; empty: it can."""
 

@@ -21,6 +21,8 @@ from poros.measure import mutant_bytes as data
 from poros.measure import mutant_patches as patches
 from poros.measure.boundary_mutants import BOUNDARIES_ON_HOST, BOUNDARY_MUTANTS
 from poros.measure.end_mutants import END_MUTANTS, with_ends_on_host
+from poros.measure.live_arm import with_a_live_model
+from poros.measure.live_mutants import LIVE_MUTANTS
 from poros.measure.mutant_bench import (
     NUM_STEPS,
     Bench,
@@ -216,6 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *BOUNDARY_MUTANTS,
     *SHORTAGE_MUTANTS,
     *TIER_MUTANTS,
+    *LIVE_MUTANTS,
 )  # fmt: skip
 
 
@@ -249,7 +252,8 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     others = [m for m in chosen if biased and m.left_out is no_biases and no_biases(bench)]
     ends = [mutant for mutant in chosen if mutant.ends]
     staged = [mutant for mutant in chosen if mutant.tier]
-    first = [m for m in chosen if m not in others and not m.ends and not m.tier]
+    live = [mutant for mutant in chosen if mutant.live]
+    first = [m for m in chosen if m not in [*others, *ends, *staged, *live]]
     found = _tried(bench, first, baselines)
     found += _protections(bench, baselines)
     if others and biased is not None:
@@ -260,6 +264,9 @@ def run_mutants(plan: Plan, *, chosen: Sequence[Mutant] = MUTANTS) -> list[dict[
     if staged:
         tier = staged_tier(plan.cells[0])
         found += _tried_elsewhere(bench, plan.cells[0], staged, "blocks that are staged", tier)
+    if live:
+        prepared = with_a_live_model(plan.cells[0])
+        found += _tried_elsewhere(bench, prepared, live, "a live model, prepared")
     return found
 
 

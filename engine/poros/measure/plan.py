@@ -67,6 +67,8 @@ class Cell:
     on, with all on the host that can be."""
     host_tier: str = "auto"
     """Where the blocks wait: a value of the setting of that name."""
+    prepared: bool = False
+    """Its model is loaded by transformers, and `poros.prepare` streams it."""
     resume_at: int | None = None
     """The step after which the streamed arm saves a checkpoint, for claim C."""
     streamed_folder: str = ""

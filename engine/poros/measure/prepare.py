@@ -32,6 +32,7 @@ from poros.measure.cells import (
 from poros.measure.config_cells import config_cells
 from poros.measure.end_mutants import with_ends_on_host
 from poros.measure.family_cells import family_cells
+from poros.measure.live_arm import may_be_live, with_a_live_model
 from poros.measure.plan import Cell, Plan, write_plan
 from poros.measure.relabel import relabel
 from poros.measure.request import Request, read_request, write_refusal
@@ -103,6 +104,8 @@ def demo_cells(request: Request) -> list[Cell]:
             cells[number] = resident
     for number in few_layers[1:2]:
         cells[number] = with_shortage(cells[number])
+    for number in [k for k in few_layers[2:] if may_be_live(cells[k])][:1]:
+        cells[number] = with_a_live_model(cells[number])
     return cells
 
 

@@ -26,6 +26,7 @@ from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.measure.arm_measurements import measurements, memory_mapper, peak_rss_bytes
 from poros.measure.cell_files import open_checkpoint
 from poros.measure.floors import floors
+from poros.measure.live_arm import open_prepared
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.running_out import running_out, to_the_smallest
@@ -110,6 +111,8 @@ def open_streamed(
     plan: Plan, cell: Cell, device: torch.device, *, adapter: Path | None = None
 ) -> StreamedModel:
     """Load the cell's base and adapter (or another one) through the product; attach the ring."""
+    if cell.prepared:
+        return _open_live(plan, cell, device)
     base = load_base_model(
         open_checkpoint(Path(cell.streamed_folder or cell.base_folder)),
         device=device,
@@ -140,6 +143,17 @@ def open_streamed(
     head = attach_head(base, ends, manager, cell)
     return StreamedModel(
         base, model, params, optimizer, manager, attachment, device, cell.accumulation, ends, head
+    )
+
+
+def _open_live(plan: Plan, cell: Cell, device: torch.device) -> StreamedModel:
+    base, model, prepared = open_prepared(plan, cell, device)
+    params = trainable_params(model)
+    ring = prepared.manager, prepared.attachment
+    optimizer = cell_optimizer(base, params, cell, device)
+    nothing = HostEnds(device)
+    return StreamedModel(
+        base, model, params, optimizer, *ring, device, cell.accumulation, nothing, None
     )
 
 

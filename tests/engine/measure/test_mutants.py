@@ -28,5 +28,5 @@ def test_a_mutant_is_red_where_predicted(found, name):
 
 def test_with_the_protections_on_the_same_disturbances_change_nothing(found):
     controls = [record for name, record in found.items() if name.startswith("(control)")]
-    assert len(controls) == 11
+    assert len(controls) == 12
     assert all(record["ok"] for record in controls), controls
