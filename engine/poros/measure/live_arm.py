@@ -31,9 +31,8 @@ class Live(NamedTuple):
 
 def with_a_live_model(cell: Cell) -> Cell:
     """The cell with a model that is prepared; such a one has nothing but blocks on the host."""
-    return dataclasses.replace(
-        cell, prepared=True, num_slots=2, host_tier="auto", **dict.fromkeys(_ON_HOST, False)
-    )
+    nothing: dict[str, Any] = dict.fromkeys(_ON_HOST, False)
+    return dataclasses.replace(cell, prepared=True, num_slots=2, host_tier="auto", **nothing)
 
 
 def may_be_live(cell: Cell) -> bool:
