@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from poros import atomic
-from poros.errors import PorosConfigError, escape_control
+from poros.cache_hold import alone, is_in_use
+from poros.errors import PorosConfigError, PorosOutputError, escape_control
 from poros.user_cache import user_cache
 
 MANIFEST = "poros_cache.json"
@@ -33,6 +33,7 @@ class CacheEntry:
         num_bytes: On disk.
         used_s: When it was used last, seconds since the epoch.
         whole: Whether its manifest and all files that it names are there.
+        in_use: Whether a run has it now.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class CacheEntry:
     num_bytes: int
     used_s: float
     whole: bool = True
+    in_use: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def entries(cache: Path) -> list[CacheEntry]:
         except OSError:
             continue  # somebody removed it just now
         model = str(manifest.get("model", "?"))
-        found.append(CacheEntry(path, model, num_bytes, used_s, _is_whole(path, manifest)))
+        whole, in_use = _is_whole(path, manifest), is_in_use(path)
+        found.append(CacheEntry(path, model, num_bytes, used_s, whole, in_use))
     return sorted(found, key=lambda entry: entry.used_s)
 
 
@@ -82,31 +85,53 @@ def others() -> list[Other]:
     ]
 
 
-def prune(
-    cache: Path,
-    *,
-    keep_bytes: int = 0,
-    unused_since_s: float | None = None,
-    remove: Callable[[Path], None] = atomic.remove_dir,
+def to_prune(
+    cache: Path, *, keep_bytes: int = 0, unused_since_s: float | None = None
 ) -> list[CacheEntry]:
-    """Remove entries, the one used longest ago first, until at most `keep_bytes` are left.
+    """The entries that have to go, the one used longest ago first; those in use stay.
 
     Args:
         cache: Their folder.
         keep_bytes: What may stay.
         unused_since_s: Only entries that were not used since; None: all.
-        remove: Of an entry's folder; a dry run gives one that does nothing.
     """
-    atomic.sweep_temps(cache)
     left = entries(cache)
-    removed = []
-    while left and sum(entry.num_bytes for entry in left) > keep_bytes:
-        oldest = left.pop(0)
-        if unused_since_s is not None and oldest.used_s >= unused_since_s:
+    total = sum(entry.num_bytes for entry in left)
+    going = []
+    for entry in left:
+        if total <= keep_bytes:
             break
-        remove(oldest.path)
-        removed.append(oldest)
-    return removed
+        if unused_since_s is not None and entry.used_s >= unused_since_s:
+            break
+        if not entry.in_use:
+            going.append(entry)
+            total -= entry.num_bytes
+    return going
+
+
+def remove_entry(entry: CacheEntry) -> None:
+    """Remove an entry; one that is gone already is fine.
+
+    Raises:
+        PorosOutputError: A run has it, or the system refuses.
+    """
+    with alone(entry.path) as free:
+        if not free:
+            raise PorosOutputError(
+                "a run is using the entry",
+                where=escape_control(str(entry.path)),
+                remediation="wait for the run's end, or stop it first",
+            )
+        try:
+            atomic.remove_dir(entry.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PorosOutputError(
+                f"can't be removed ({error.strerror})",
+                where=escape_control(str(entry.path)),
+                remediation="mend the rights of its folder",
+            ) from error
 
 
 def find_entry(cache: Path, name: str) -> CacheEntry:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
+from poros.errors import PorosOutputError
 
 if TYPE_CHECKING:
     from poros.cache_entries import CacheEntry
@@ -61,13 +62,12 @@ def ls_command(cache: Path | None, *, as_json: bool) -> int:
 @as_json_option
 def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json: bool) -> int:
     """Remove entries, by their folders' names (the beginning is enough) or by the model's."""
-    from poros import atomic
-    from poros.cache_entries import find_entry, nf4_folder
+    from poros.cache_entries import find_entry, nf4_folder, remove_entry
 
     found = {e.path: e for e in (find_entry(cache or nf4_folder(), name) for name in entry)}
     ask_first([_named(each) for each in found.values()], yes=yes)
-    for path in found:
-        atomic.remove_dir(path)
+    for each in found.values():
+        remove_entry(each)
     _tell(list(found.values()), as_json=as_json, word="removed")
     return 0
 
@@ -99,20 +99,32 @@ def prune_command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Remove entries, the one used longest ago first, until at most --keep GB are left."""
-    from poros.cache_entries import nf4_folder, prune
+    """Remove entries, the one used longest ago first, until at most --keep GB are left.
+
+    An entry that a run is using stays.
+    """
+    from poros import atomic
+    from poros.cache_entries import nf4_folder, remove_entry, to_prune
+    from poros.cache_hold import is_in_use
 
     folder = cache or nf4_folder()
-    limits: dict[str, Any] = {
-        "keep_bytes": round(keep_gb * 1e9),
-        "unused_since_s": None if unused_days is None else time.time() - unused_days * _DAY_S,
-    }
-    planned = prune(folder, **limits, remove=lambda path: None)
+    unused_since_s = None if unused_days is None else time.time() - unused_days * _DAY_S
+    going = to_prune(folder, keep_bytes=round(keep_gb * 1e9), unused_since_s=unused_since_s)
     if dry_run:
-        _tell(planned, as_json=as_json, word="would remove")
+        _tell(going, as_json=as_json, word="would remove")
         return 0
-    ask_first([_named(each) for each in planned], yes=yes)
-    _tell(prune(folder, **limits), as_json=as_json, word="removed")
+    ask_first([_named(each) for each in going], yes=yes)
+    atomic.sweep_temps(folder)
+    removed = []
+    for each in going:
+        try:
+            remove_entry(each)
+        except PorosOutputError:
+            if is_in_use(each.path):  # a run began with it meanwhile
+                continue
+            raise
+        removed.append(each)
+    _tell(removed, as_json=as_json, word="removed")
     return 0
 
 
@@ -134,7 +146,8 @@ def _line(entry: CacheEntry) -> str:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
     name = entry.path.name.removeprefix("nf4-")[:8]
     broken = "" if entry.whole else "  (files are missing: it will be made anew)"
-    return safe(f"{name:8}  {told_bytes(entry.num_bytes):>10}  used {used}  {entry.model}{broken}")
+    state = f"{'  (in use)' * entry.in_use}{broken}"
+    return safe(f"{name:8}  {told_bytes(entry.num_bytes):>10}  used {used}  {entry.model}{state}")
 
 
 def _named(entry: CacheEntry) -> str:

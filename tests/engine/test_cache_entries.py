@@ -6,6 +6,7 @@ import os
 import pytest
 
 from poros import cache_entries
+from poros.cache_hold import alone, hold, is_in_use
 from poros.errors import PorosConfigError
 from tests.engine.test_cli import poros
 
@@ -35,6 +36,10 @@ def names(cache) -> list[str]:
     return [entry.model for entry in cache_entries.entries(cache)]
 
 
+def pruned(cache, **limits) -> list[str]:
+    return [entry.model for entry in cache_entries.to_prune(cache, **limits)]
+
+
 def test_entries_are_listed_by_their_last_use(cache):
     assert names(cache) == ["m/old", "m/mid", "m/new"]
     assert all(entry.whole for entry in cache_entries.entries(cache))
@@ -48,15 +53,12 @@ def test_an_entry_without_its_files_is_shown_so(cache):
 
 def test_pruning_removes_what_was_used_longest_ago(cache):
     total = sum(entry.num_bytes for entry in cache_entries.entries(cache))
-    removed = cache_entries.prune(cache, keep_bytes=total - 1)
-    assert [entry.model for entry in removed] == ["m/old"]
-    assert names(cache) == ["m/mid", "m/new"]
+    assert pruned(cache, keep_bytes=total - 1) == ["m/old"]
+    assert pruned(cache, keep_bytes=total) == []
 
 
 def test_pruning_spares_what_was_used_since(cache):
-    removed = cache_entries.prune(cache, unused_since_s=2.5 * DAY_S)
-    assert [entry.model for entry in removed] == ["m/old", "m/mid"]
-    assert names(cache) == ["m/new"]
+    assert pruned(cache, unused_since_s=2.5 * DAY_S) == ["m/old", "m/mid"]
 
 
 def test_a_dry_run_removes_nothing(cache):
@@ -106,3 +108,35 @@ def test_another_folder_can_be_named(tmp_path):
 def test_an_empty_cache_is_no_error(tmp_path):
     done = poros("cache", "ls", POROS_CACHE=str(tmp_path / "nowhere"))
     assert (done.returncode, done.stdout.startswith("0 quantised models")) == (0, True)
+
+
+def test_an_entry_in_use_is_shown_and_stays(cache):
+    [path] = cache.glob("nf4-1*")
+    held, another = hold(path), hold(path)
+    assert held is not None
+    assert another is not None
+    listed = json.loads(poros("cache", "ls", "--json").stdout)["entries"]
+    assert [entry["in_use"] for entry in listed] == [True, False, False]
+    refused = poros("cache", "rm", "m/old", "-y")
+    assert (refused.returncode, "a run is using" in refused.stderr) == (7, True)
+    assert poros("cache", "prune", "-y").returncode == 0
+    assert names(cache) == ["m/old"]
+    held.release()
+    assert is_in_use(path)
+    del another
+    assert not is_in_use(path)
+    assert poros("cache", "rm", "m/old", "-y").returncode == 0
+    assert names(cache) == []
+
+
+def test_an_entry_that_is_being_removed_is_no_runs(cache):
+    [path] = cache.glob("nf4-1*")
+    with alone(path) as free:
+        assert free
+        assert hold(path) is None
+    assert hold(path) is not None
+
+
+def test_what_can_not_be_locked_holds_nothing(tmp_path):
+    assert hold(tmp_path / "nowhere") is None
+    assert not is_in_use(tmp_path / "nowhere")

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from poros.arch_table import ArchSpec
+from poros.cache_hold import Hold, hold
 from poros.errors import PorosModelError, PorosStorageError
 from poros.events import Event, Warned
 from poros.host_room import rss_bytes
@@ -56,6 +57,7 @@ class BaseModel:
         prequantised: Whether the model's own files are NF4.
         digest: Sha256 of the source.
         cache_entry: The NF4 cache's folder for it, which `from_pretrained` opens; None: no cache.
+        cache_hold: Keeps that folder from being removed by commands.
         host_tier: Where the blocks lie: ``registered``, ``pageable`` or ``disk``; ``memory`` on the
             CPU, which has nothing to register.
         rss_before_bytes: What the process had before the load.
@@ -71,6 +73,7 @@ class BaseModel:
     prequantised: bool
     digest: str
     cache_entry: Path | None = None
+    cache_hold: Hold | None = None
     host_tier: str = "memory"
     rss_before_bytes: int = 0
 
@@ -151,6 +154,7 @@ def place_ends(base: BaseModel, device: torch.device, *, without: Collection[str
 def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> BaseModel:
     key = nf4_cache.cache_key(source.digest(), dtype=plan.dtype, device=plan.device)
     entry = nf4_cache.entry_for(cache, key)
+    held = hold(entry)
     if nf4_cache.is_sound(entry, key, emit=plan.emit):
         try:
             stored = SafetensorsSource(entry, name=source.name)
@@ -161,7 +165,9 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
         except PorosModelError as error:
             nf4_cache.discard(entry, str(error), emit=plan.emit)
         else:
-            return replace(base, from_cache=True, prequantised=False, cache_entry=entry)
+            return replace(
+                base, from_cache=True, prequantised=False, cache_entry=entry, cache_hold=held
+            )
     if plan.tier.files is not None:
         peak_bytes = _write_entry(source, plan, entry, key)
         gc.collect()  # the model that it was written from: linears and weights hold each other
@@ -175,7 +181,8 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
     ) as writer:
         base = _base_model(ModelFiller(source, plan, writer).run(), plan, source.digest())
         writer.finish(base.model.config, source.folder)
-    return replace(base, cache_entry=entry if entry.is_dir() else None)
+    there = entry if entry.is_dir() else None
+    return replace(base, cache_entry=there, cache_hold=hold(entry))
 
 
 def _write_entry(source: ByteSource, plan: LoadPlan, entry: Path, key: dict[str, Any]) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from poros import cache_entries, failpoints
+from poros import cache_entries, cache_hold, failpoints
 from poros.events import Event, Warned
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model
@@ -281,13 +282,16 @@ def test_entries_are_listed_and_pruned_oldest_first(tmp_path: Path) -> None:
     for age, entry in enumerate(made):
         assert entry is not None
         os.utime(entry / "poros_verified.json", (1000 - age, 1000 - age))
+    gc.collect()  # models go late, and have their entries until then
     listed = cache_entries.entries(cache)
     assert [entry.path for entry in listed] == made[::-1]
     assert [entry.model for entry in listed] == [str(folder) for folder in folders[::-1]]
     keep_bytes = sum(entry.num_bytes for entry in listed[1:])
-    assert cache_entries.prune(cache, keep_bytes=keep_bytes) == listed[:1]
+    assert cache_entries.to_prune(cache, keep_bytes=keep_bytes) == listed[:1]
+    cache_entries.remove_entry(listed[0])
     assert cache_entries.entries(cache) == listed[1:]
-    cache_entries.prune(cache)
+    for entry in cache_entries.to_prune(cache):
+        cache_entries.remove_entry(entry)
     assert list(cache.iterdir()) == []
 
 
@@ -298,3 +302,15 @@ def test_entries_are_listed_and_pruned_oldest_first(tmp_path: Path) -> None:
 def test_the_setting_says_where(setting: str, expected: str | None, tmp_path: Path) -> None:
     found = nf4_cache.location(setting)
     assert found == (None if expected is None else tmp_path / expected)
+
+
+def test_an_entry_is_in_use_as_long_as_a_model_from_it_lives(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    for _ in ("written", "read"):
+        base = load(folder, tmp_path / "cache")
+        entry = base.cache_entry
+        assert entry is not None
+        assert cache_hold.is_in_use(entry)
+        del base
+        gc.collect()
+        assert not cache_hold.is_in_use(entry)
