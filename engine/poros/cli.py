@@ -21,6 +21,7 @@ from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_init import init
 from poros.cli_parity import parity, parity_options
+from poros.cli_report import report
 from poros.cli_runs import runs
 from poros.cli_train import train, train_options
 
@@ -119,6 +120,20 @@ def demo(**options: Any) -> int:
 def init_command(file: Path, **options: Any) -> int:
     """Write a commented config to FILE (- is stdout), sized for this machine."""
     return init(file, **options)
+
+
+@cli.command("report")
+@click.argument("run")
+@click.option("-o", "--output", type=_FOLDER, help="The file; - is stdout. Else in RUN's folder.")
+@click.option("--md", "as_markdown", is_flag=True, help="Markdown instead of HTML.")
+@click.option("--force", is_flag=True, help="Write over a file that is no report.")
+@as_json_option
+def report_command(run: str, **options: Any) -> int:
+    """Write RUN's report: one HTML file with its curves, memory, samples and config.
+
+    RUN is its folder, or the beginning of its number. The file needs no network.
+    """
+    return report(run, **options)
 
 
 cli.add_command(runs)

@@ -28,7 +28,9 @@ def yes_option(command: Command) -> Command:
 
 def print_json(record: object) -> None:
     """One document on one line."""
-    click.echo(json.dumps(record, ensure_ascii=False))
+    text = json.dumps(record, ensure_ascii=False)
+    # Undecodable bytes of a path are lone surrogates, which no stdout takes; JSON has escapes.
+    click.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
 def told_bytes(num_bytes: int) -> str:

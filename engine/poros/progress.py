@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from poros import events
-from poros.config import PorosConfig
 from poros.errors import escape_control
 from poros.events import Event
 from poros.memory_lines import map_lines, plan_lines
+
+if TYPE_CHECKING:
+    from poros.config import PorosConfig
 
 PLAIN_EVERY_S = 10.0
 """In a pipe a line comes at least this often while steps are made."""

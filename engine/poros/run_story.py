@@ -85,7 +85,7 @@ def fold(story: Story, lines: Iterable[str]) -> None:
             story.last_s = max(story.last_s, float(record.get("time_s") or 0))
             if kind in _FOLDS:
                 _FOLDS[kind](story, record)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             story.damaged = True
 
 

@@ -19,7 +19,7 @@ KILLED = "killed"
 
 _OURS = (
     "run.json", "config.yaml", "events.jsonl", "lock", "logs", "checkpoints", "adapter",
-    "memory_map.json", "control.sock",
+    "memory_map.json", "control.sock", "report.html", "report.md",
 )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """
     for run in runs:
         if run.state == GONE:
-            raise _gone(run)
+            raise gone_error(run.path)
     settings = [settings_of(run) for run in runs]
     keys = dict.fromkeys(key for values in settings for key in values)
     return {
@@ -177,9 +177,10 @@ def remove_run(run: Run) -> list[str]:
     return left
 
 
-def _gone(run: Run) -> PorosConfigError:
+def gone_error(path: Path) -> PorosConfigError:
+    """What to say of a run whose folder is not there any more."""
     return PorosConfigError(
         "the run's folder was moved or deleted",
-        where=escape_control(str(run.path)),
+        where=escape_control(str(path)),
         remediation="give its new folder, or `poros runs rm` forgets it",
     )
