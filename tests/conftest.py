@@ -16,6 +16,11 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 settings.register_profile("poros", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("poros")
 
+# A process for each core: threads of tiny tensors would wait for one another, spinning, and cost
+# ten times the processor. Here before torch is loaded, and for the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Runs are remembered for `poros runs list`: those of tests not in the list of whoever starts them.
 _state = tempfile.TemporaryDirectory()
 os.environ["XDG_STATE_HOME"] = _state.name

@@ -8,7 +8,7 @@ import pytest
 from poros import cache_entries
 from poros.cache_hold import alone, hold, is_in_use
 from poros.errors import PorosConfigError
-from tests.engine.test_cli import poros
+from tests.engine.command_line import poros_here
 
 DAY_S = 86400
 
@@ -48,7 +48,7 @@ def test_entries_are_listed_by_their_last_use(cache):
 def test_an_entry_without_its_files_is_shown_so(cache):
     next(cache.glob("nf4-1*/model.safetensors")).unlink()
     assert [entry.whole for entry in cache_entries.entries(cache)] == [False, True, True]
-    assert "files are missing" in poros("cache", "ls").stdout
+    assert "files are missing" in poros_here("cache", "ls").stdout
 
 
 def test_pruning_removes_what_was_used_longest_ago(cache):
@@ -62,7 +62,7 @@ def test_pruning_spares_what_was_used_since(cache):
 
 
 def test_a_dry_run_removes_nothing(cache):
-    answer = json.loads(poros("cache", "prune", "--dry-run", "--json").stdout)
+    answer = json.loads(poros_here("cache", "prune", "--dry-run", "--json").stdout)
     assert [entry["model"] for entry in answer["would_remove"]] == ["m/old", "m/mid", "m/new"]
     assert len(names(cache)) == 3
 
@@ -82,31 +82,33 @@ def test_a_model_with_two_entries_needs_more_than_its_name(cache):
 
 def test_nothing_is_removed_without_a_yes(cache):
     for arguments in (("rm", "m/old"), ("prune",)):
-        refused = poros("cache", *arguments)
+        refused = poros_here("cache", *arguments)
         assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     assert len(names(cache)) == 3
-    assert poros("cache", "rm", "m/old", "-y").returncode == 0
+    assert poros_here("cache", "rm", "m/old", "-y").returncode == 0
     assert names(cache) == ["m/mid", "m/new"]
-    assert poros("cache", "prune", "-y").returncode == 0
+    assert poros_here("cache", "prune", "-y").returncode == 0
     assert names(cache) == []
 
 
 def test_the_list_as_json_holds_the_rest_of_the_cache_too(cache):
     (cache.parent / "plans").mkdir()
     (cache.parent / "plans" / "x.json").write_text("12345")
-    answer = json.loads(poros("cache", "ls", "--json").stdout)
+    answer = json.loads(poros_here("cache", "ls", "--json").stdout)
     assert [entry["model"] for entry in answer["entries"]] == ["m/old", "m/mid", "m/new"]
     assert [other["num_bytes"] for other in answer["others"]] == [5]
 
 
 def test_another_folder_can_be_named(tmp_path):
     make(tmp_path / "mine", "nf4-9999", "m/mine", 10, used_s=DAY_S)
-    answer = json.loads(poros("cache", "ls", "--json", "--cache", str(tmp_path / "mine")).stdout)
+    answer = json.loads(
+        poros_here("cache", "ls", "--json", "--cache", str(tmp_path / "mine")).stdout
+    )
     assert [entry["model"] for entry in answer["entries"]] == ["m/mine"]
 
 
 def test_an_empty_cache_is_no_error(tmp_path):
-    done = poros("cache", "ls", POROS_CACHE=str(tmp_path / "nowhere"))
+    done = poros_here("cache", "ls", POROS_CACHE=str(tmp_path / "nowhere"))
     assert (done.returncode, done.stdout.startswith("0 quantised models")) == (0, True)
 
 
@@ -115,17 +117,17 @@ def test_an_entry_in_use_is_shown_and_stays(cache):
     held, another = hold(path), hold(path)
     assert held is not None
     assert another is not None
-    listed = json.loads(poros("cache", "ls", "--json").stdout)["entries"]
+    listed = json.loads(poros_here("cache", "ls", "--json").stdout)["entries"]
     assert [entry["in_use"] for entry in listed] == [True, False, False]
-    refused = poros("cache", "rm", "m/old", "-y")
+    refused = poros_here("cache", "rm", "m/old", "-y")
     assert (refused.returncode, "a run is using" in refused.stderr) == (7, True)
-    assert poros("cache", "prune", "-y").returncode == 0
+    assert poros_here("cache", "prune", "-y").returncode == 0
     assert names(cache) == ["m/old"]
     held.release()
     assert is_in_use(path)
     del another
     assert not is_in_use(path)
-    assert poros("cache", "rm", "m/old", "-y").returncode == 0
+    assert poros_here("cache", "rm", "m/old", "-y").returncode == 0
     assert names(cache) == []
 
 

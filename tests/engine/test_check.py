@@ -12,6 +12,7 @@ from poros.arch_registry import VARIABLE, find_architecture
 from poros.check import UNKNOWN, check_model
 from poros.cli_check import record_of
 from poros.errors import PorosError, PorosHubError, PorosModelError
+from tests.engine.command_line import poros_here
 from tests.engine.header_models import QWEN_7B, Tensors, qwen_tensors, write_headers
 from tests.engine.processor_time import processor_s
 from tests.engine.test_cli import poros
@@ -72,16 +73,16 @@ def test_a_real_model_has_the_sizes_that_were_measured(folder):
 def test_what_a_plan_needs_is_told_from_headers(folder):
     write_headers(folder, QWEN_7B, qwen_tensors(QWEN_7B))
     small_card = ("--vram", "2.5", "--seq-len", "512")
-    ended = poros("check", str(folder), *small_card)
+    ended = poros_here("check", str(folder), *small_card)
     assert ended.returncode == 0
     assert "least memory  peak 1." in ended.stdout
     assert "of 28 blocks resident, on the host head" in ended.stdout
-    record = json.loads(poros("check", str(folder), *small_card, "--json").stdout)["plan"]
+    record = json.loads(poros_here("check", str(folder), *small_card, "--json").stdout)["plan"]
     assert record["fits"]
     assert record["peak_bytes"] <= 2.5e9
     assert 0 < len(record["resident"]) < record["num_blocks"] == 28
     long = ("--vram", "2.5", "--seq-len", "16384", "--json")
-    record = json.loads(poros("check", str(folder), *long).stdout)["plan"]
+    record = json.loads(poros_here("check", str(folder), *long).stdout)["plan"]
     assert not record["fits"]
     assert "tokens a micro-batch would fit" in record["remediation"]
 
@@ -285,12 +286,12 @@ def test_a_model_of_the_hub_is_found_in_its_cache_only(tmp_path, monkeypatch):
 
 
 def test_the_report_is_printed_and_the_exit_code_says_whether_it_trains(folder):
-    good = poros("check", str(small(folder / "good")))
+    good = poros_here("check", str(small(folder / "good")))
     assert good.returncode == 0
     assert "certified" in good.stdout
     assert good.stdout.rstrip().endswith("trains  yes")
     assert good.stderr == ""
-    bad = poros("check", str(small(folder / "bad", model_type="mixtral")))
+    bad = poros_here("check", str(small(folder / "bad", model_type="mixtral")))
     assert bad.returncode == 4
     assert "refused" in bad.stdout
     assert bad.stderr.startswith("poros: error[E-architecture]:")
@@ -300,11 +301,11 @@ def test_the_report_is_printed_and_the_exit_code_says_whether_it_trains(folder):
 
 
 def test_the_report_as_json_has_the_refusals_too(folder):
-    good = json.loads(poros("check", "--json", str(small(folder / "good"))).stdout)
+    good = json.loads(poros_here("check", "--json", str(small(folder / "good"))).stdout)
     assert good["trains"] is True
     assert good["labels"]["architecture"] == "certified"
     assert good["sizes"]["num_layers"] == 3
-    done = poros("check", "--json", str(small(folder / "bad", num_hidden_layers=9)))
+    done = poros_here("check", "--json", str(small(folder / "bad", num_hidden_layers=9)))
     bad = json.loads(done.stdout)
     assert done.returncode == 4
     assert bad["trains"] is False
@@ -313,7 +314,7 @@ def test_the_report_as_json_has_the_refusals_too(folder):
 
 
 def test_a_variable_that_names_nonsense_is_a_config_error(folder):
-    done = poros("check", str(small(folder)), **{VARIABLE: "a b"})
+    done = poros_here("check", str(small(folder)), **{VARIABLE: "a b"})
     assert done.returncode == 2
     assert VARIABLE in done.stderr
 

@@ -8,6 +8,7 @@ import pytest
 
 from poros._version import __version__
 from poros.cli_guard import BROKEN_PIPE
+from tests.engine.command_line import poros_here
 from tests.engine.processor_time import processor_s
 
 ROOT = Path(__file__).parents[2]
@@ -67,13 +68,15 @@ def test_schema_is_json_on_stdout():
 
 
 def test_exit_codes_are_listed_from_the_error_tree():
-    lines = poros("help", "exit-codes").stdout.splitlines()
+    lines = poros_here("help", "exit-codes").stdout.splitlines()
     codes = [int(line.split()[0]) for line in lines]
     assert codes == [*range(14), 129, 130, 141, 143]
 
 
 def test_a_dry_run_says_where_each_value_came_from(config):
-    done = poros("train", str(config), "--dry-run", "--set", "lora_rank=4", POROS_LORA_ALPHA="8")
+    done = poros_here(
+        "train", str(config), "--dry-run", "--set", "lora_rank=4", POROS_LORA_ALPHA="8"
+    )
     assert done.returncode == 0
     assert f"seed: 3  ({config}:2:1)" in done.stdout
     assert "lora_rank: 4  (--set lora_rank)" in done.stdout
@@ -81,7 +84,7 @@ def test_a_dry_run_says_where_each_value_came_from(config):
 
 
 def test_a_dry_run_as_json(config):
-    done = poros("train", str(config), "--dry-run", "--json", "--device", "cpu")
+    done = poros_here("train", str(config), "--dry-run", "--json", "--device", "cpu")
     checked = json.loads(done.stdout)
     assert checked["config"]["device"] == "cpu"
     assert checked["origins"]["device"] == "--device"
@@ -89,13 +92,13 @@ def test_a_dry_run_as_json(config):
 
 def test_no_ui_is_the_same_command(config):
     arguments = (str(config), "--dry-run", "--output-dir", "x")
-    with_ui_command = poros("--no-ui", *arguments, module="poros_tui")
-    assert with_ui_command.stdout == poros("train", *arguments).stdout
+    with_ui_command = poros_here("--no-ui", *arguments, module="poros_tui")
+    assert with_ui_command.stdout == poros_here("train", *arguments).stdout
     assert with_ui_command.returncode == 0
 
 
 def test_the_missing_screens_are_one_line_with_the_way_out(config):
-    done = poros(str(config), module="poros_tui")
+    done = poros_here(str(config), module="poros_tui")
     assert done.returncode == 2
     assert done.stderr == (
         f"poros: error[E-config]: the screens are not built yet -> poros-tui --no-ui {config}\n"
@@ -106,7 +109,7 @@ def test_the_missing_screens_are_one_line_with_the_way_out(config):
 def test_each_config_problem_is_a_line_on_stderr(tmp_path, flags):
     path = tmp_path / "train.yaml"
     path.write_text("dataset: a\nseed: x\nlora_rnk: 3\n")
-    done = poros("train", str(path), *flags)
+    done = poros_here("train", str(path), *flags)
     assert done.returncode == 2
     assert [line.partition(": ")[2][:15] for line in done.stderr.splitlines()] == [
         "error[E-config]"
@@ -132,7 +135,7 @@ def test_each_config_problem_is_a_line_on_stderr(tmp_path, flags):
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments):
-    done = poros(*arguments)
+    done = poros_here(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("poros: error[E-config]: ")
     assert done.stderr.count("\n") == 1
@@ -141,7 +144,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments):
 def test_training_without_a_dataset_says_what_to_add(tmp_path):
     path = tmp_path / "train.yaml"
     path.write_text("seed: 1\n")
-    done = poros("train", str(path))
+    done = poros_here("train", str(path))
     assert done.returncode == 2
     assert "dataset is missing" in done.stderr
 

@@ -8,8 +8,8 @@ from poros.config import PorosConfig, field_schemas
 from poros.config_load import load_config
 from poros.errors import PorosConfigError
 from poros.init_file import model_sizes, render, size_for
+from tests.engine.command_line import poros_here
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
-from tests.engine.test_cli import poros
 
 GB = 10**9
 
@@ -85,7 +85,7 @@ def test_without_a_card_or_sizes_the_note_says_so(sizes):
 
 def test_a_model_that_is_not_here_is_no_error(tmp_path, data):
     path = tmp_path / "x.yaml"
-    answer = json.loads(poros("init", str(path), "-m", "a/b", "-d", data, "--json").stdout)
+    answer = json.loads(poros_here("init", str(path), "-m", "a/b", "-d", data, "--json").stdout)
     assert "hf download a/b" in answer["notes"][-1]
     assert load_config(path, environ={}).config.model_name_or_path == "a/b"
 
@@ -93,19 +93,19 @@ def test_a_model_that_is_not_here_is_no_error(tmp_path, data):
 def test_a_file_that_is_there_stays(tmp_path, data):
     path = tmp_path / "x.yaml"
     path.write_text("mine")
-    done = poros("init", str(path), "-m", "a/b", "-d", data)
+    done = poros_here("init", str(path), "-m", "a/b", "-d", data)
     assert (done.returncode, path.read_text()) == (7, "mine")
-    assert poros("init", str(path), "-m", "a/b", "-d", data, "--force").returncode == 0
+    assert poros_here("init", str(path), "-m", "a/b", "-d", data, "--force").returncode == 0
     assert path.read_text() != "mine"
 
 
 def test_a_missing_data_file_is_told_before_anything_is_written(tmp_path):
-    done = poros("init", str(tmp_path / "x.yaml"), "-m", "a/b", "-d", "no.jsonl")
+    done = poros_here("init", str(tmp_path / "x.yaml"), "-m", "a/b", "-d", "no.jsonl")
     assert done.returncode == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def test_stdout_gets_the_text_alone(data):
-    text = poros("init", "-", "-m", "a/b", "-d", data).stdout
+    text = poros_here("init", "-", "-m", "a/b", "-d", data).stdout
     assert text.startswith("# poros train FILE\n")
     assert "model_name_or_path: a/b\n" in text

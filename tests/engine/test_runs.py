@@ -14,7 +14,7 @@ from poros.config_load import dump_config
 from poros.errors import PorosConfigError, PorosOutputError
 from poros.event_log import EventLog
 from poros.run_folder import holding, is_held, open_run_folder
-from tests.engine.test_cli import poros
+from tests.engine.command_line import poros_here
 
 
 @pytest.fixture(autouse=True)
@@ -223,23 +223,23 @@ def test_a_registry_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
 def test_the_commands(tmp_path):
     known = make(tmp_path / "a")
     make(tmp_path / "b", (3.0, 2.0, 1.5))
-    listed = json.loads(poros("runs", "list", "--json").stdout)
+    listed = json.loads(poros_here("runs", "list", "--json").stdout)
     assert {run["path"] for run in listed} == {str(tmp_path / "a"), str(tmp_path / "b")}
-    assert "finished" in poros("runs", "list").stdout
-    shown = json.loads(poros("runs", "show", known.run_id, "--json").stdout)
+    assert "finished" in poros_here("runs", "list").stdout
+    shown = json.loads(poros_here("runs", "show", known.run_id, "--json").stdout)
     assert shown["losses"] == {"1": 3.0, "2": 2.0, "3": 1.0}
     assert shown["settings"]["lora_rank"] == 16
-    assert "1.000000" in poros("runs", "show", str(tmp_path / "a")).stdout
+    assert "1.000000" in poros_here("runs", "show", str(tmp_path / "a")).stdout
     both = (str(tmp_path / "a"), str(tmp_path / "b"))
-    assert "up to step 2" in poros("runs", "compare", *both).stdout
+    assert "up to step 2" in poros_here("runs", "compare", *both).stdout
 
 
 def test_nothing_is_removed_without_a_yes(tmp_path):
     make(tmp_path / "a")
-    refused = poros("runs", "rm", str(tmp_path / "a"))
+    refused = poros_here("runs", "rm", str(tmp_path / "a"))
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     assert look(tmp_path / "a").state == "finished"
-    [removed] = json.loads(poros("runs", "rm", str(tmp_path / "a"), "--yes", "--json").stdout)
+    [removed] = json.loads(poros_here("runs", "rm", str(tmp_path / "a"), "--yes", "--json").stdout)
     assert removed["path"] == str(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -248,5 +248,5 @@ def test_all_that_are_gone_are_forgotten_at_once(tmp_path):
     make(tmp_path / "a")
     make(tmp_path / "b")
     shutil.rmtree(tmp_path / "a")
-    assert poros("runs", "rm", "--gone").returncode == 0
+    assert poros_here("runs", "rm", "--gone").returncode == 0
     assert [run.path for run in runs.list_runs()] == [tmp_path / "b"]

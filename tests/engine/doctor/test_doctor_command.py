@@ -11,6 +11,7 @@ import pytest
 from poros import cli_doctor, doctor
 from poros.cli_completion import SHELLS, script
 from poros.doctor_rows import Row
+from tests.engine.command_line import poros_here
 from tests.engine.processor_time import processor_s
 from tests.engine.test_cli import poros
 
@@ -75,13 +76,13 @@ def test_the_real_command_without_torch_says_what_it_could_not_look_at():
 
 
 def test_exit_codes_as_json():
-    codes = json.loads(poros("help", "exit-codes", "--json").stdout)
+    codes = json.loads(poros_here("help", "exit-codes", "--json").stdout)
     assert codes["0"] == "All went well."
     assert "13" in codes
 
 
 def test_the_schema_takes_the_flag_of_the_others():
-    assert poros("schema", "--json").stdout == poros("schema").stdout
+    assert poros_here("schema", "--json").stdout == poros_here("schema").stdout
 
 
 @pytest.mark.parametrize("shell", SHELLS)
