@@ -12,7 +12,6 @@ from poros.config import PorosConfig
 from poros.memory_plan import FEWEST_SLOTS, MemoryPlan
 from poros.memory_planner import rungs
 from poros.training import planning
-from poros.training.determinism import prepare_cuda
 from poros.training.session import Session
 from poros.training.shortage import free
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
@@ -20,8 +19,6 @@ from tests.engine.loading.tiny_models import write_model
 from tests.engine.training.tiny_run import results_of, tiny_settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
-
-prepare_cuda()  # before CUDA starts
 
 CUDA = torch.device("cuda", 0)
 NUM_TOKENS = 1000
