@@ -14,21 +14,27 @@ from poros.errors import escape_control
 if TYPE_CHECKING:
     from poros.check import Report
     from poros.check_memory import Wanted
+    from poros.memory_planner import Rates
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(min=1)
+_RATE = click.FloatRange(min=0, min_open=True)
 _OPTIONS = (
     click.option(
         "--vram",
         "vram_gb",
         type=click.FloatRange(min=0, min_open=True),
         metavar="GB",
-        help="Plan for so much of a card.",
+        help="Plan for so much of a card, CUDA's own part included.",
     ),
     click.option("--seq-len", type=_COUNT, default=2048, help="Tokens of a sample."),
     click.option("--batch", type=_COUNT, default=1, help="Samples of a micro-batch."),
+    click.option(
+        "--link", "link_gb_s", type=_RATE, metavar="GB/S", help="Of the link to the card."
+    ),
+    click.option("--tflops", type=_RATE, help="Of the card, dense bfloat16, as it reaches them."),
     click.option("--rank", type=_COUNT, default=16, help="Of the adapter."),
 )
 
@@ -40,12 +46,21 @@ def check_options(command: Command) -> Command:
     return command
 
 
-def check(model: str, *, as_json: bool, **options: Any) -> int:
+def check(
+    model: str,
+    *,
+    as_json: bool,
+    link_gb_s: float | None = None,
+    tflops: float | None = None,
+    **options: Any,
+) -> int:
     """Print a model's report; the exit code is 0 if it can be trained.
 
     Args:
         model: Folder or name.
         as_json: For scripts.
+        link_gb_s: Of the link to the card; None: as `poros doctor` measured it.
+        tflops: Of the card; None: as `poros doctor` measured it.
         options: What a plan is to be made for, by field of `check_memory.Wanted`.
 
     Raises:
@@ -56,18 +71,36 @@ def check(model: str, *, as_json: bool, **options: Any) -> int:
 
     wanted = Wanted(**options)
     report = check_model(model, rank=wanted.rank)
+    rates, rates_of = _rates(link_gb_s, tflops)
     if as_json:
-        click.echo(json.dumps(record_of(report, wanted), ensure_ascii=False))
+        record = record_of(report, wanted, rates, rates_of)
+        click.echo(json.dumps(record, ensure_ascii=False))
     else:
-        for name, value in _lines(report, wanted):
+        for name, value in _lines(report, wanted, rates, rates_of):
             click.echo(f"{name:>14}  {escape_control(value)}")
     if report.refusals:
         raise report.refusals[0]
     return 0
 
 
-def _lines(report: Report, wanted: Wanted) -> list[tuple[str, str]]:
+def _rates(link_gb_s: float | None, tflops: float | None) -> tuple[Rates, str]:
+    """What the time of a step is computed from, and where that comes from."""
+    from poros.check_needs import merged
+    from poros.machine_rates import kept_rates
+    from poros.memory_planner import Rates
+
+    given = Rates(link_gb_s * 1e9 if link_gb_s else None, tflops * 1e12 if tflops else None)
+    if link_gb_s and tflops:
+        return given, "rates as given"
+    name, measured = kept_rates() or ("", None)
+    what = f"measured on {name}" if name else ""
+    is_partly = name and (link_gb_s or tflops)
+    return merged(given, measured), f"one rate as given, one {what}" if is_partly else what
+
+
+def _lines(report: Report, wanted: Wanted, rates: Rates, rates_of: str) -> list[tuple[str, str]]:
     from poros.check_memory import plan_rows
+    from poros.check_needs import need_rows, needs
 
     part = f" (text part of {report.whole})" if report.whole else ""
     words = report.labels
@@ -103,6 +136,8 @@ def _lines(report: Report, wanted: Wanted) -> list[tuple[str, str]]:
         lines.append(("left out", f"{len(left_out)} tensors of other parts, {size_gb}"))
     if report.memory is not None:
         lines += plan_rows(report.memory, wanted)
+        found = needs(report.memory, wanted, rates, prequantised=report.prequantised)
+        lines += need_rows(found, download_bytes=_download(report), rates=rates, rates_of=rates_of)
     lines += [("refused", f"{error}") for error in report.refusals]
     return lines if report.refusals else [*lines, ("trains", "yes")]
 
@@ -143,11 +178,34 @@ def _hub_record(report: Report) -> dict[str, Any] | None:
         "licence": facts.licence or None,
         "gated": facts.gated or None,
         "private": facts.private,
-        "download_bytes": 0 if report.folder else facts.download_bytes,
+        "download_bytes": _download(report),
     }
 
 
-def record_of(report: Report, wanted: Wanted | None = None) -> dict[str, Any]:
+def _download(report: Report) -> int | None:
+    """Bytes of the model's files that are not here; None: not known."""
+    if report.folder is not None or report.facts is None:
+        return 0
+    return report.facts.download_bytes
+
+
+def _need_record(
+    report: Report, wanted: Wanted, rates: Rates | None, rates_of: str
+) -> dict[str, object] | None:
+    from poros.check_needs import need_record, needs
+
+    if report.memory is None:
+        return None
+    found = needs(report.memory, wanted, rates, prequantised=report.prequantised)
+    return need_record(found, download_bytes=_download(report), rates_of=rates_of)
+
+
+def record_of(
+    report: Report,
+    wanted: Wanted | None = None,
+    rates: Rates | None = None,
+    rates_of: str = "",
+) -> dict[str, Any]:
     """The report as JSON has it."""
     from poros.check_memory import Wanted, plan_record
 
@@ -168,6 +226,7 @@ def record_of(report: Report, wanted: Wanted | None = None) -> dict[str, Any]:
         "prequantised": report.prequantised,
         "sizes": report.sizes and asdict(report.sizes),
         "plan": plan_record(report.memory, wanted) if report.memory is not None else None,
+        "needs": _need_record(report, wanted, rates, rates_of),
         "num_left_out": len(report.left_out_bytes),
         "left_out_bytes": sum(report.left_out_bytes.values()),
         "refusals": [

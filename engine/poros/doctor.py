@@ -10,6 +10,7 @@ from poros import doctor_child, doctor_gpu, doctor_host, doctor_software
 from poros.doctor_host import Disk
 from poros.doctor_rows import Row
 from poros.hub_names import hub_cache
+from poros.machine_rates import keep_rates
 from poros.user_cache import CACHE_VARIABLE, user_cache
 
 
@@ -31,6 +32,8 @@ def examine(*, output_dir: Path, timeout_s: float, kernels: bool = True) -> Iter
         yield from doctor_child.rows_without_torch(missing, gpu=capability is not None)
     elif kernels:
         outcome = doctor_child.run_probe(gpu=0 if gpus else None, timeout_s=timeout_s)
+        if gpus and (rates := doctor_child.measured_rates(outcome)) is not None:
+            keep_rates(gpus[0].name, rates)
         yield from doctor_child.probe_rows(outcome, capability)
 
 

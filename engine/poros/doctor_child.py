@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.doctor_rows import Row
+from poros.memory_planner import Rates
 
 SLOW_LINK_BYTES_PER_S = 8_000_000_000
 """A slower link is no PCIe 3 with 16 lanes."""
@@ -29,10 +30,11 @@ PROBES = {
     "nf4": "a 4-bit product",
     "pinned": "pinned memory",
     "link": "the link's bandwidth",
+    "arithmetic": "the card's arithmetic",
 }
 """What the child tries, in its order."""
 
-_GPU_ONLY = ("pinned", "link")
+_GPU_ONLY = ("pinned", "link", "arithmetic")
 _INSTALL = 'pip install "poros-tui[train]"'
 
 
@@ -116,6 +118,13 @@ def rows_without_torch(missing: str, *, gpu: bool) -> Iterator[Row]:
 def missing_package() -> str:
     """The first package of the probes that is not installed; empty: all are."""
     return next((name for name in ("torch", "bitsandbytes") if find_spec(name) is None), "")
+
+
+def measured_rates(outcome: Outcome) -> Rates | None:
+    """What the card was measured to do; None: not both rates were."""
+    link, arithmetic = (outcome.found.get(name, {}) for name in ("link", "arithmetic"))
+    copied, multiplied = link.get("bytes_per_s"), arithmetic.get("operations_per_s")
+    return Rates(copied, multiplied) if copied and multiplied else None
 
 
 def _wait(child: subprocess.Popen[bytes] | subprocess.Popen[str], timeout_s: float) -> str:
@@ -209,6 +218,11 @@ def _done_row(name: str, what: str, found: Mapping[str, Any]) -> Row:
     where = found.get("device")
     if name == "link":
         return _link_row(float(found["bytes_per_s"]))
+    if name == "arithmetic":
+        told = f"{float(found['operations_per_s']) / 1e12:.0f} TFLOPS of bfloat16 products"
+        return Row(
+            name, "ok", told, "`poros check` tells the time of a step from this and the link"
+        )
     if name == "pinned":
         size = f"{int(found['num_bytes']) / 1e6:.0f} MB"
         return Row(name, "ok", f"{size} were pinned", "blocks travel straight from their place")

@@ -72,16 +72,16 @@ def test_a_real_model_has_the_sizes_that_were_measured(folder):
 
 def test_what_a_plan_needs_is_told_from_headers(folder):
     write_headers(folder, QWEN_7B, qwen_tensors(QWEN_7B))
-    small_card = ("--vram", "2.5", "--seq-len", "512")
+    small_card = ("--vram", "3.5", "--seq-len", "512")
     ended = poros_here("check", str(folder), *small_card)
     assert ended.returncode == 0
     assert "least memory  peak 1." in ended.stdout
     assert "of 28 blocks resident, on the host head" in ended.stdout
     record = json.loads(poros_here("check", str(folder), *small_card, "--json").stdout)["plan"]
     assert record["fits"]
-    assert record["peak_bytes"] <= 2.5e9
+    assert record["peak_bytes"] < record["device_bytes"] <= 3.5e9
     assert 0 < len(record["resident"]) < record["num_blocks"] == 28
-    long = ("--vram", "2.5", "--seq-len", "16384", "--json")
+    long = ("--vram", "3.5", "--seq-len", "16384", "--json")
     record = json.loads(poros_here("check", str(folder), *long).stdout)["plan"]
     assert not record["fits"]
     assert "tokens a micro-batch would fit" in record["remediation"]

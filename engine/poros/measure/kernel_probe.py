@@ -32,6 +32,7 @@ def main(index: int) -> None:
     if device != "cpu":
         _tell("pinned", _pin)
         _tell("link", lambda: _copy(device))
+        _tell("arithmetic", lambda: _multiply_much(device))
 
 
 def _tell(name: str, probe: Callable[[], Found]) -> Found | None:
@@ -108,6 +109,16 @@ def _copy(device: str) -> Found:
     from poros.training.rates import link_rate
 
     return {"bytes_per_s": link_rate(torch.device(device))}
+
+
+def _multiply_much(device: str) -> Found:
+    """Products of the widths of a 7B model, 2,048 tokens at a time."""
+    import torch
+
+    from poros.training.rates import multiply_rate
+
+    rate = multiply_rate(torch.device(device), 2048, 4096, 14336)
+    return {"operations_per_s": rate}
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ import pytest
 from poros.doctor_child import (
     PROBES,
     Outcome,
+    measured_rates,
     probe_rows,
     rows_without_torch,
     run_probe,
     runs_on,
 )
+from poros.memory_planner import Rates
 
 TORCH = {"version": "2.11.0", "cuda_build": "12.6", "cuda_available": True, "archs": ["sm_90"]}
 CARD = (9, 0)
@@ -45,12 +47,19 @@ def all_done(**changes) -> Outcome:
         "nf4": {"device": "cuda:0"},
         "pinned": {"num_bytes": 2**28},
         "link": {"bytes_per_s": 25e9},
+        "arithmetic": {"operations_per_s": 150e12},
     }
     return outcome(**good | changes)
 
 
 def test_a_good_stack_is_ok_in_all_rows():
     assert states(all_done()) == dict.fromkeys(PROBES, "ok")
+
+
+def test_the_rates_of_a_card_are_handed_on_if_both_were_measured():
+    assert measured_rates(all_done()) == Rates(25e9, 150e12)
+    assert measured_rates(all_done(arithmetic={"state": "failed", "error": "x"})) is None
+    assert measured_rates(outcome()) is None
 
 
 def test_the_cpu_has_no_rows_of_the_link():
@@ -102,7 +111,7 @@ def test_kernels_run_on_their_generation_or_are_compiled(capability, archs, runs
 def test_a_wrong_kernel_is_bad_and_later_rows_are_still_told():
     found = states(all_done(nf4={"state": "failed", "error": "ValueError: the product is wrong"}))
     assert found["nf4"] == "bad"
-    assert found["link"] == "ok"
+    assert found["link"] == found["arithmetic"] == "ok"
 
 
 def test_a_crash_names_the_probe_it_happened_in():
