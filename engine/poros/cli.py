@@ -20,6 +20,7 @@ from poros.cli_completion import SHELLS, answer, script
 from poros.cli_doctor import doctor
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_init import init
+from poros.cli_leaderboard import leaderboard
 from poros.cli_parity import parity, parity_options
 from poros.cli_report import report
 from poros.cli_runs import runs
@@ -134,6 +135,19 @@ def report_command(run: str, **options: Any) -> int:
     RUN is its folder, or the beginning of its number. The file needs no network.
     """
     return report(run, **options)
+
+
+@cli.command("leaderboard")
+@click.argument("folders", nargs=-1, type=_FOLDER)
+@click.option("--shipped", is_flag=True, help="Beside FOLDERS, those that ship with Poros.")
+@click.option("--model", metavar="TEXT", help="Only models with this in their names.")
+@as_json_option
+def leaderboard_command(folders: tuple[Path, ...], **options: Any) -> int:
+    """Stock and streamed runs side by side: memory, time, and whether the bytes are equal.
+
+    FOLDERS have artifacts of `poros parity -o`; without any, those that ship with Poros are shown.
+    """
+    return leaderboard(folders, **options)
 
 
 cli.add_command(runs)

@@ -161,6 +161,7 @@ def test_a_run_without_a_step_says_so(tmp_path):
         b'{"event": "memory_mapped", "device_bytes": 3}\n',
         b"[" * 100_000 + b"\n",
     ],
+    ids=["bytes", "no json", "list", "fields", "inf", "negative", "kind", "types", "deep"],
 )
 def test_a_garbled_line_is_counted_and_passed_over(tmp_path, line):
     make(tmp_path / "a")

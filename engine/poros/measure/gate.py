@@ -37,6 +37,7 @@ from poros.measure.request import (
     Request,
     read_refusal,
     refuse_uncertified,
+    told_request,
     write_request,
 )
 from poros.measure.shapes import shape_config
@@ -306,6 +307,7 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
         "cells": [report.cell_record(cell) for cell in outcome.plan.cells],
         "quick": outcome.plan.quick,
         "target": outcome.plan.target,
+        "request": told_request(outcome.plan.folder),
         "notes": list(outcome.plan.notes),
         "verdicts": [verdict.as_dict() for verdict in outcome.verdicts],
         "not_claimed": outcome.not_claimed,

@@ -11,6 +11,13 @@ from poros import errors
 from poros.config import PorosConfig
 from poros.errors import PorosConfigError, PorosError
 
+REQUEST_FILE = "request.json"
+
+_TOLD = (
+    "model", "num_layers", "seq_len", "batch_size", "cap_bytes", "vram_budget", "host_tier",
+    "through_files",
+)  # fmt: skip
+
 REFUSAL_FILE = "refusal.json"
 """Where the preparing process leaves the error that it ended with."""
 
@@ -72,7 +79,7 @@ def write_request(request: Request) -> Path:
     """Put the request into its folder; returns the file."""
     folder = Path(request.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "request.json"
+    path = folder / REQUEST_FILE
     path.write_text(json.dumps(asdict(request), indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -81,6 +88,22 @@ def read_request(path: Path) -> Request:
     """The request that `write_request` wrote."""
     record = json.loads(path.read_text(encoding="utf-8"))
     return Request(**record | {"variants": tuple(record["variants"])})
+
+
+def told_request(folder: Path) -> dict[str, Any]:
+    """What was asked for, without folders of this machine; empty where no request is kept."""
+    path = folder / REQUEST_FILE
+    if not path.exists():
+        return {}
+    request = read_request(path)
+    told = {name: getattr(request, name) for name in _TOLD}
+    if request.target == "config" and request.config is not None:
+        names = {"seq_len": "max_seq_length", "batch_size": "per_device_batch_size"}
+        told |= {name: request.config[key] for name, key in names.items()}
+        told["model"] = Path(request.config["model_name_or_path"]).name
+    elif request.target == "demo":
+        told["model"] = None
+    return told
 
 
 def write_refusal(folder: Path, error: PorosError) -> None:
