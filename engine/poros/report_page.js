@@ -35,3 +35,4 @@ for (const figure of document.querySelectorAll("figure[data-readings]")) {
   figure.addEventListener("pointerdown", show);
   figure.addEventListener("pointerleave", hide);
 }
+document.documentElement.dataset.script = "ran";

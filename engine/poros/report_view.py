@@ -200,6 +200,10 @@ def _charts(facts: Facts) -> list[Chart]:
     loss_lines.append(Line(name="held out", points=evals, look="b", dots=True))
     clip = number(facts.groups.get("optimizer", {}).get("max_grad_norm"))
     norms = by_step(steps, "grad_norm")
+    norm_lines = [Line(name="norm", points=norms)]
+    if len(norms) > 100:
+        smooth = Line(name="smoothed", points=smoothed(norms, width=width))
+        norm_lines = [Line(name="each step", points=norms, look="raw"), smooth]
     top = max((v for _, v in norms if v is not None), default=0.0)
     # A limit far above all norms would only press the curve flat.
     guide = ("clipped above", clip) if clip and clip <= 3 * top else None
@@ -214,8 +218,7 @@ def _charts(facts: Facts) -> list[Chart]:
         Chart(title="Loss", lines=loss_lines, told=brief),
         Chart(title="Learning rate", told=lambda v: f"{v:.3g}", from_zero=True, lines=[
             Line(name="rate", points=by_step(steps, "learning_rate"))]),
-        Chart(title="Gradient norm", lines=[Line(name="norm", points=norms)], told=brief,
-              guide=guide, from_zero=True),
+        Chart(title="Gradient norm", lines=norm_lines, told=brief, guide=guide, from_zero=True),
         Chart(title="Seconds a step", from_zero=True, told=lambda v: f"{v:.3g}", lines=[
             Line(name="whole step", points=by_step(steps, "duration_s")),
             Line(name="waiting for copies", points=by_step(steps, "copy_wait_s"), look="b")]),

@@ -12,6 +12,7 @@ from poros.cli import cli
 from poros.cli_guard import Guard
 from poros.report_facts import read_facts
 from poros.report_view import view_of
+from poros.run_folder import holding
 from tests.engine.test_runs import FAILED, finished, make, stepped
 
 EVIL = "</script><img src=x onerror=alert(1)>\u202e```|\x1b[31m"
@@ -139,6 +140,24 @@ def test_markdown_lets_texts_break_out_of_nothing(tmp_path):
 def test_how_it_ended_stands_first(tmp_path, end, sentence):
     make(tmp_path / "a", end=end)
     assert sentence in notes_of(tmp_path / "a")
+
+
+def test_a_run_at_work_has_a_report_too(tmp_path):
+    make(tmp_path / "a", end=stepped(2, 2.0))
+    with holding(tmp_path / "a"):
+        assert "The run is at work; this is what it had told by step 2 of 3." in notes_of(
+            tmp_path / "a"
+        )
+        report(tmp_path / "a")
+
+
+def test_many_answers_are_all_there_those_between_folded(tmp_path):
+    make(tmp_path / "a")
+    add(tmp_path / "a", *(sample("during", text=f"answer {k}", step=k) for k in range(9)))
+    page = report(tmp_path / "a")
+    text = "".join(page.text)
+    assert [text.count(f"answer {k}") for k in range(9)] == [1] * 9
+    assert "3 answers between" in text
 
 
 def test_a_run_without_a_step_says_so(tmp_path):
