@@ -13,8 +13,10 @@ from poros.cli_check import record_of
 from poros.errors import PorosError, PorosHubError, PorosModelError
 from poros.hub_client import HubClient
 from poros.hub_names import HubName, parse_model
+from tests.engine.command_line import poros_here
 from tests.engine.header_models import qwen_tensors, write_headers
 from tests.engine.loading.hub_stub import COMMIT, REPOSITORY, running_stub
+from tests.engine.processor_time import processor_s
 from tests.engine.test_check import SMALL
 from tests.engine.test_cli import poros
 
@@ -337,15 +339,15 @@ def test_what_is_neither_is_refused_without_a_request(said):
 
 def test_the_command_tells_it_all_without_the_token(hub):
     hub.facts["gated"] = "auto"
-    ended = poros("check", REPOSITORY)
+    ended = poros_here("check", REPOSITORY)
     assert (ended.returncode, ended.stderr) == (0, "")
     for words in ("licence  apache-2.0", "gated (auto)", "chat template  yes", "download"):
         assert words in ended.stdout
-    record = json.loads(poros("check", REPOSITORY, "--json").stdout)
+    record = json.loads(poros_here("check", REPOSITORY, "--json").stdout)
     assert record["hub"]["licence"] == "apache-2.0"
     assert TOKEN not in json.dumps(record) + ended.stdout
     hub.failure = "401"
-    ended = poros("check", REPOSITORY)
+    ended = poros_here("check", REPOSITORY)
     assert (ended.returncode, ended.stdout) == (5, "")
     assert ended.stderr.count("\n") == 1
     assert TOKEN not in ended.stderr
@@ -358,3 +360,12 @@ def test_a_folder_asks_nobody(hub, files, tmp_path):
     assert (report.facts, report.note, report.has_template) == (None, "", True)
     assert hub.asked == []
     assert check_source.open_model(str(tmp_path / "mine")).folder == tmp_path / "mine"
+
+
+def test_it_starts_in_half_a_second_on_a_hub_too(hub):
+    durations_s = []
+    for _ in range(3):
+        started_s = processor_s()
+        assert poros("check", REPOSITORY).returncode == 0
+        durations_s.append(processor_s() - started_s)
+    assert min(durations_s) < 0.5

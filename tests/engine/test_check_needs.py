@@ -20,9 +20,9 @@ from poros.machine_rates import FILE, keep_rates, kept_rates
 from poros.memory_plan import MemoryPlan, memory_plan
 from poros.memory_planner import Rates, estimate
 from poros.memory_sizes import StepShape
+from tests.engine.command_line import poros_here
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
 from tests.engine.test_check import SMALL
-from tests.engine.test_cli import poros
 
 VALIDATION = Path(__file__).parents[2] / "docs/validation"
 LARGER = {"num_key_value_heads": 8}
@@ -159,14 +159,16 @@ def test_a_damaged_file_of_rates_is_as_good_as_none(tmp_path, monkeypatch, text)
 def test_the_command_tells_needs_from_given_and_from_measured_rates(tmp_path, monkeypatch):
     monkeypatch.setenv("POROS_CACHE", str(tmp_path))
     folder = str(write_headers(tmp_path / "model", SMALL, qwen_tensors(SMALL)))
-    given = json.loads(poros("check", folder, "--link", "8", "--tflops", "40", "--json").stdout)
+    given = json.loads(
+        poros_here("check", folder, "--link", "8", "--tflops", "40", "--json").stdout
+    )
     assert given["needs"]["rates_of"] == "rates as given"
     low, high = given["needs"]["step_s"]
     assert 0 < low < high
     assert given["needs"]["smallest_card_gb"] == 4
     keep_rates("RTX 3060", Rates(10e9, 40e12))
-    told = poros("check", folder).stdout
+    told = poros_here("check", folder).stdout
     assert "measured on RTX 3060" in told
     for row in ("smallest card  4 GB", "host memory  ", "disk  "):
         assert row in told
-    assert poros("check", folder, "--tflops", "0").returncode == 2
+    assert poros_here("check", folder, "--tflops", "0").returncode == 2

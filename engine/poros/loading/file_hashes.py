@@ -84,9 +84,14 @@ def stamp(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
+def is_blob(real: Path) -> bool:
+    """Whether a path, with links followed, is a blob of the Hub's cache named by its sha256."""
+    return real.parent.name == "blobs" and _HUB_BLOB.fullmatch(real.name) is not None
+
+
 def _blob_name(path: Path) -> str | None:
     real = path.resolve()
-    return real.name if real.parent.name == "blobs" and _HUB_BLOB.fullmatch(real.name) else None
+    return real.name if is_blob(real) else None
 
 
 def _memo_key(path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 
 from poros import atomic
-from poros.errors import PorosError, PorosHubError
+from poros.errors import PorosError, PorosHubError, PorosModelError
 from poros.events import Event, PhaseFinished, PhaseProgressed, PhaseStarted, Warned
 from poros.hub_errors import (
     BROKEN,
@@ -39,6 +39,7 @@ from poros.hub_errors import (
     unreachable,
 )
 from poros.hub_names import FETCHED, parse_model
+from poros.loading.file_hashes import file_hashes, is_blob
 
 _PROGRESS_EVERY_S = 0.5
 # The HTTP client's own errors (a broken connection, a timeout) share this base; which client it
@@ -80,14 +81,44 @@ def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
     refuse_pickles(name, files)
     started_s = time.monotonic()
     emit(PhaseStarted(phase="download"))
+    before = _blobs(name)
     with _hub_errors(name, revision):
         # It resolves the revision to a commit once, so all files are of that commit; given the
         # commit itself it would not note the branch, and offline mode would not find the copy.
         folder = snapshot_download(
             name, revision=revision, allow_patterns=list(FETCHED), tqdm_class=_progress_bar(emit)
         )
+        _verify(Path(folder), before, name)
     emit(PhaseFinished(phase="download", duration_s=time.monotonic() - started_s))
     return Path(folder)
+
+
+def _blobs(name: str) -> set[str]:
+    """What is in the cache of a repository, by the names of its blobs."""
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _verify(folder: Path, before: Collection[str], name: str) -> None:
+    """Hash what has just arrived: the library looks at sizes alone, and later starts trust names.
+
+    Raises:
+        PorosModelError: A file is not the one that the Hub has; it is removed.
+    """
+    links = {path: path.resolve() for path in folder.rglob("*") if path.is_symlink()}
+    fresh = {blob for blob in links.values() if blob.name not in before and is_blob(blob)}
+    hashes = file_hashes(fresh, trust_names=False)
+    damaged = [link for link, blob in links.items() if hashes.get(blob, blob.name) != blob.name]
+    for link in damaged:
+        links[link].unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
+    if damaged:
+        files = ", ".join(sorted(str(link.relative_to(folder)) for link in damaged))
+        raise PorosModelError(
+            f"{files}: arrived damaged, its sha256 is not the Hub's",
+            where=f"model {name}",
+            remediation="run again: it is removed, and fetched anew",
+        )
 
 
 def _cached(name: str, revision: str | None, reason: str) -> Path:

@@ -21,6 +21,10 @@ class Stub(ThreadingHTTPServer):
         failure: Sent in place of everything: ``401``, ``gated``, ``404``, ``revision``, ``503``,
             ``cut``, ``html`` or ``json``; empty: none.
         fail_files_only: Let the listing pass.
+        cuts: The next answers with a file's content end after so many bytes.
+        lfs: Files whose tag is their sha256.
+        damaged: What is sent in place of some files, under their tags.
+        ranges: Of all requests that had one.
         facts: What the listing says beside files and commit.
         renamed: Old name to new: asked for the old one, it redirects to the new one's listing.
         elsewhere: Where files are redirected to; empty: they are sent.
@@ -35,7 +39,10 @@ class Stub(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.failure = ""
         self.fail_files_only = False
-        self.cut_at = 0
+        self.cuts: list[int] = []
+        self.lfs: set[str] = set()
+        self.damaged: dict[str, bytes] = {}
+        self.ranges: list[str] = []
         self.asked: list[str] = []
         self.tokens: list[str] = []
         self.facts: dict[str, object] = {}
@@ -76,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         elif listing:
             self._send(json.dumps(self._info()).encode())
         elif (name := path.rpartition("/")[2]) in self.server.files:
-            self._send_file(self.server.files[name])
+            self._send_file(name, self.server.files[name])
         else:
             self._send(b"Entry not found", 404, {"X-Error-Code": "EntryNotFound"})
 
@@ -93,9 +100,12 @@ class Handler(BaseHTTPRequestHandler):
         oid = hashlib.sha1(content).hexdigest()
         return {"type": "file", "path": name, "size": len(content), "oid": oid}
 
-    def _send_file(self, content: bytes) -> None:
-        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+    def _send_file(self, name: str, content: bytes) -> None:
+        digest = hashlib.sha256 if name in self.server.lfs else hashlib.sha1
+        headers = {"ETag": f'"{digest(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        content = self.server.damaged.get(name, content)
         if self.headers.get("Range"):
+            self.server.ranges.append(self.headers["Range"])
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last or len(content) - 1), len(content) - 1)
             span = f"bytes {start}-{end}/{len(content)}"
@@ -132,8 +142,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command == "HEAD":
+            return
+        cuts = self.server.cuts
+        if status in (200, 206) and "/resolve/" in self.path and cuts and cuts[0] < len(body):
+            body = body[: cuts.pop(0)]
+            self.close_connection = True
+        self.wfile.write(body)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -141,6 +142,38 @@ def test_a_download_that_fails_keeps_the_line_short_and_resumes(
     assert outcome.stderr.splitlines()[-1].startswith("poros: error[E-hub]: ")
     stub.failure = ""
     assert folder_of(resolve(stub, tmp_path)).name == COMMIT
+
+
+def test_a_download_cut_at_random_bytes_goes_on_where_it_stopped(
+    stub: Stub, tmp_path: Path
+) -> None:
+    random = Random(0)
+    content = random.randbytes(25_000_000)
+    stub.files["model.safetensors"] = content
+    stub.lfs = {"model.safetensors"}
+    # The library writes pieces of 10 MiB, and loses the one that it was cut in.
+    stub.cuts = [random.randrange(11_000_000, 14_000_000), random.randrange(1, 9_000_000)]
+    outcome = resolve(stub, tmp_path)
+    while stub.cuts and outcome.code == 5:
+        outcome = resolve(stub, tmp_path)
+    assert (folder_of(outcome) / "model.safetensors").read_bytes() == content
+    starts = [int(r.removeprefix("bytes=").partition("-")[0]) for r in stub.ranges]
+    assert len(starts) == 2
+    assert min(starts) > 10_000_000
+
+
+def test_a_file_that_arrives_damaged_is_told_and_fetched_anew(stub: Stub, tmp_path: Path) -> None:
+    stub.lfs = {"model.safetensors"}
+    flipped = bytearray(FILES["model.safetensors"])
+    flipped[3333] ^= 1
+    stub.damaged = {"model.safetensors": bytes(flipped)}
+    outcome = resolve(stub, tmp_path)
+    assert outcome.code == 4
+    [line] = outcome.stderr.splitlines()
+    assert "model.safetensors: arrived damaged" in line
+    stub.damaged = {}
+    folder = folder_of(resolve(stub, tmp_path))
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
 def test_nobody_listening_is_one_line(stub: Stub, tmp_path: Path) -> None:
