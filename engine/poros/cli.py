@@ -15,9 +15,11 @@ import click
 from poros._version import __version__
 from poros.cli_answers import as_json_option, print_json
 from poros.cli_cache import cache
+from poros.cli_chat import chat, generate
 from poros.cli_check import check, check_options
 from poros.cli_completion import SHELLS, answer, script
 from poros.cli_doctor import doctor
+from poros.cli_export import export
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_init import init
 from poros.cli_leaderboard import leaderboard
@@ -152,6 +154,9 @@ def leaderboard_command(folders: tuple[Path, ...], **options: Any) -> int:
 
 cli.add_command(runs)
 cli.add_command(cache)
+cli.add_command(export)
+cli.add_command(chat)
+cli.add_command(generate)
 
 
 @cli.command("help")

@@ -102,7 +102,7 @@ class SafetensorsSource:
         if stored.header.num_bytes == 0:
             flat = torch.empty(0, dtype=torch.uint8)
         else:
-            flat = _read_bytes(name, stored)
+            flat = read_part(name, _part(stored))
         tensor = flat.view(TORCH_DTYPES[stored.header.dtype]).view(stored.header.shape)
         return tensor.to(device=device, dtype=dtype)
 
@@ -115,8 +115,7 @@ class SafetensorsSource:
 
     def part(self, name: str) -> FilePart | None:
         """Where the tensor's bytes lie in a file, as stored."""
-        stored = self._stored[name]
-        return FilePart(stored.file, stored.offset_bytes, stored.header.num_bytes)
+        return _part(self._stored[name])
 
     def digest(self) -> str:
         """Sha256 over the config and the files' hashes; the files are hashed once."""
@@ -132,13 +131,22 @@ class SafetensorsSource:
         return self._digest
 
 
-def _read_bytes(name: str, stored: StoredTensor) -> Tensor:
-    buffer = np.empty(stored.header.num_bytes, dtype=np.uint8)
+def read_part(name: str, part: FilePart) -> Tensor:
+    """Bytes of a tensor, (num_bytes,) uint8 in memory of their own: a mapped page would count too.
+
+    Args:
+        name: The tensor's, for messages.
+        part: Where they lie; at least one.
+
+    Raises:
+        PorosModelError: They can't be read.
+    """
+    buffer = np.empty(part.num_bytes, dtype=np.uint8)
     view = buffer.data
     done = 0
     try:
-        with stored.file.open("rb", buffering=0) as file:
-            file.seek(stored.offset_bytes)
+        with part.file.open("rb", buffering=0) as file:
+            file.seek(part.offset_bytes)
             while done < len(view):
                 count = file.readinto(view[done:])
                 if not count:
@@ -147,7 +155,11 @@ def _read_bytes(name: str, stored: StoredTensor) -> Tensor:
     except OSError as error:
         raise PorosModelError(
             f"can't read {len(view)} bytes: {error.strerror}",
-            where=f"tensor {name} in {stored.file}",
+            where=f"tensor {name} in {part.file}",
             remediation=DOWNLOAD_AGAIN,
         ) from error
     return torch.from_numpy(buffer)
+
+
+def _part(stored: StoredTensor) -> FilePart:
+    return FilePart(stored.file, stored.offset_bytes, stored.header.num_bytes)

@@ -7,7 +7,9 @@ a checkpoint of a large adapter would take its own size in memory once more.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,6 +34,19 @@ _RANKS = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
 _ALIGNED_TO_BYTES = 8
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a file's head says of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 def write_tensors(
     tensors: Mapping[str, Tensor], path: Path, *, metadata: Mapping[str, str] | None = None
 ) -> None:
@@ -47,23 +62,49 @@ def write_tensors(
         OSError: Disk full or failing.
         KeyError: A dtype that no file of ours has.
     """
-    names = sorted(tensors, key=lambda name: (-_RANKS[tensors[name].dtype], name))
+    shapes = {name: Shape(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+    write_pieces(shapes, path, lambda name: [tensors[name]], metadata=metadata)
+
+
+def write_pieces(
+    shapes: Mapping[str, Shape],
+    path: Path,
+    pieces: Callable[[str], Iterable[Tensor]],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a file whose tensors come in pieces, one after the other.
+
+    Args:
+        shapes: What the tensors are.
+        path: What is there is overwritten. Not atomic: that is the caller's matter.
+        pieces: A tensor's parts, by its name: together they have its elements, in order.
+        metadata: Texts for the header.
+
+    Raises:
+        OSError: Disk full or failing.
+        KeyError: A dtype that no file of ours has.
+    """
+    names = sorted(shapes, key=lambda name: (-_RANKS[shapes[name].dtype], name))
     with path.open("wb") as file:
-        file.write(_header({name: tensors[name] for name in names}, metadata))
+        file.write(_header({name: shapes[name] for name in names}, metadata))
         for name in names:
-            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-            if flat.numel():
-                file.write(flat.view(torch.uint8).numpy().data)
+            begin = file.tell()
+            for piece in pieces(name):
+                flat = piece.detach().cpu().contiguous().reshape(-1)
+                if flat.numel():
+                    file.write(flat.view(torch.uint8).numpy().data)
+            assert file.tell() - begin == shapes[name].num_bytes, name
 
 
-def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
+def _header(shapes: Mapping[str, Shape], metadata: Mapping[str, str] | None) -> bytes:
     """The file's head, padded so that the first tensor is aligned."""
     entries: dict[str, object] = {}
     if metadata is not None:
         entries["__metadata__"] = dict(metadata)
     begin = 0
-    for name, tensor in tensors.items():
-        end = begin + tensor.numel() * tensor.element_size()
+    for name, tensor in shapes.items():
+        end = begin + tensor.num_bytes
         entries[name] = {
             "dtype": _DTYPES[tensor.dtype],
             "shape": list(tensor.shape),

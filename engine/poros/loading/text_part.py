@@ -73,6 +73,10 @@ class RenamedSource:
         """The tensor on the host, with the values that `read` has."""
         return self._whole.read_to_host(self._stored[name], device, dtype)
 
+    def stored_as(self, name: str) -> str:
+        """The name that the other source knows a tensor by."""
+        return self._stored[name]
+
     def part(self, name: str) -> FilePart | None:
         """Where the tensor's bytes lie in a file, as stored; None: they lie in none."""
         return self._whole.part(self._stored[name])

@@ -1,0 +1,188 @@
+"""Base and adapter put together for answers: loader, ring and ends as in a training run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from poros.adapter_files import AdapterFolder, find_adapter
+from poros.answering.speaker import Speaker
+from poros.config import PorosConfig
+from poros.config_yaml import read_document
+from poros.errors import PorosError, PorosModelError, escape_control
+from poros.events import Event, Warned
+from poros.loading import nf4_cache
+from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.hub import resolve_model
+from poros.loading.text_part import open_source
+from poros.memory_plan import MemoryPlan, evenly_spaced, memory_plan
+from poros.streaming.attach import SideRules, attach
+from poros.streaming.block_manager import BlockManager
+from poros.training.host_ends import take_ends
+from poros.training.inputs import choose_device, read_tokenizer
+from poros.training.kv_cache import is_kv_cache
+from poros.training.lora import attach_lora
+
+_OF_THE_RUN = (
+    "quantization", "torch_dtype", "attn_implementation", "nf4_cache", "host_tier",
+    "trust_remote_code",
+)  # fmt: skip
+_UNLOADED = ("use_dora", "modules_to_save", "trainable_token_indices")
+_BESIDE_BYTES = 2**30
+"""Left free for activations and what the libraries take."""
+_CACHED_TOKENS = 8192
+"""Whose keys and values there is room for when blocks are kept on the device."""
+
+Emit = Callable[[Event], None]
+
+
+def load_speaker(
+    adapter: str,
+    *,
+    emit: Emit,
+    base: str | None = None,
+    device: str = "auto",
+    quantization: str | None = None,
+    vram_budget: str = "auto",
+) -> Speaker:
+    """Load a base as its adapter was trained on it.
+
+    Args:
+        adapter: Its folder, a run's folder, or the beginning of a run's number.
+        emit: Takes the events.
+        base: The base model, if not the one that the adapter names.
+        device: ``auto``, ``cpu`` or ``cuda:N``.
+        quantization: Of the base; None: the run's, or NF4.
+        vram_budget: ``auto`` keeps the blocks on the device that fit; ``min`` none; or a number
+            of GB.
+
+    Raises:
+        PorosError: The kind says what is wrong.
+    """
+    found = find_adapter(adapter)
+    if found.note:
+        emit(Warned(code="adapter", message=found.note))
+    _refuse_kinds(found)
+    named = found.base(base)
+    config = _settings(found, named, device, quantization, vram_budget)
+    place = choose_device(config.device)
+    folder = resolve_model(named, emit)
+    source = open_source(folder, name=named)
+    tokenizer = read_tokenizer(_tokenizer_folder(found, folder))
+    loaded = load_base_model(
+        source,
+        device=place,
+        quantization=config.quantization,
+        dtype=getattr(torch, config.torch_dtype),
+        cache=nf4_cache.location(config.nf4_cache),
+        attn_implementation=config.attn_implementation,
+        emit=emit,
+        trust_remote_code=config.trust_remote_code,
+        host_tier=config.host_tier,
+    )
+    model = _assembled(loaded, found, config, place, emit)
+    return Speaker(model, tokenizer, place, named, _context_tokens(loaded.model.config))
+
+
+def _assembled(
+    base: BaseModel, found: AdapterFolder, config: PorosConfig, device: torch.device, emit: Emit
+) -> PeftModel:
+    plan = _plan(base, config.vram_budget, device)
+    ends = take_ends(base, plan, device)
+    place_ends(base, device, without=ends.paths)
+    with warnings.catch_warnings():
+        # PEFT's, of a base that is named in another way than it was in training.
+        warnings.simplefilter("ignore")
+        model = attach_lora(base, adapter_path=found.path)
+    manager = BlockManager(
+        base.blocks, device=device, num_slots=plan.num_slots, resident=plan.resident
+    )
+    attach(
+        base.layers,
+        manager,
+        device=device,
+        drop=is_kv_cache,
+        rules=SideRules(
+            per_layer_input=base.architecture.per_layer_input,
+            shared_states=base.architecture.shared_states,
+        ),
+        model=model,
+    )
+    ends.attach(base.model, manager, prefetch=plan.head_prefetch, emit=emit)
+    return model.eval()
+
+
+def _plan(base: BaseModel, budget: float | str, device: torch.device) -> MemoryPlan:
+    """Blocks that stay on the device, as many as there is room for; all travel on the CPU."""
+    plan = memory_plan(budget)
+    if budget == "min" or device.type != "cuda":
+        return plan
+    room = torch.cuda.mem_get_info(device)[0]
+    if not isinstance(budget, str):
+        room = min(room, int(budget * 1e9))
+    largest = max(block.num_bytes for block in base.blocks)
+    room -= base.resident_bytes + _cache_bytes(base) + plan.num_slots * largest + _BESIDE_BYTES
+    count = max(0, min(len(base.blocks), room // largest))
+    return replace(plan, resident=evenly_spaced(len(base.blocks), count) if count else ())
+
+
+def _cache_bytes(base: BaseModel) -> int:
+    text: Any = base.model.config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_token = 2 * int(heads) * int(width) * 2 * len(base.layers)
+    return per_token * min(_CACHED_TOKENS, _context_tokens(base.model.config) or _CACHED_TOKENS)
+
+
+def _context_tokens(config: Any) -> int | None:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
+
+
+def _settings(
+    found: AdapterFolder,
+    base: str,
+    device: str,
+    quantization: str | None,
+    vram_budget: str,
+) -> PorosConfig:
+    """The run's own settings as far as they say how the base is loaded, and the command's."""
+    own: dict[str, Any] = {}
+    if found.run is not None:
+        try:
+            values = read_document(found.run / "config.yaml").values
+            own = {key: values[key] for key in _OF_THE_RUN if key in values}
+        except (PorosError, OSError):
+            own = {}
+    if quantization is not None and quantization != own.get("quantization"):
+        own = {"quantization": quantization, **_without(own, "quantization", "torch_dtype")}
+    if vram_budget not in ("auto", "min"):
+        own["vram_budget"] = float(vram_budget)
+    else:
+        own["vram_budget"] = vram_budget
+    return PorosConfig(model_name_or_path=base, device=device, **own)
+
+
+def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def _refuse_kinds(found: AdapterFolder) -> None:
+    kinds = [key for key in _UNLOADED if found.config.get(key)]
+    if kinds:
+        raise PorosModelError(
+            f"an adapter with {', '.join(kinds)} can't be streamed",
+            where=escape_control(str(found.path)),
+            remediation="merge it first (poros export), and ask the merged model with transformers",
+        )
+
+
+def _tokenizer_folder(found: AdapterFolder, folder: Path) -> Path:
+    own = (found.path / "tokenizer_config.json").is_file()
+    return found.path if own and (found.path / "tokenizer.json").is_file() else folder

@@ -1,0 +1,101 @@
+"""`poros chat` and `poros generate`: their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from poros.cli_answers import as_json_option
+from poros.cli_guard import call_engine
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+
+
+def _checked_budget(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value in ("auto", "min"):
+        return value
+    try:
+        sound = 0 < float(value) < float("inf")
+    except ValueError:
+        sound = False
+    if not sound:
+        raise click.BadParameter(f"{value!r} is neither auto nor min nor a number of GB")
+    return value
+
+
+_OPTIONS = (
+    click.option("--base", metavar="MODEL", help="The base, if not the one the adapter names."),
+    click.option("--system", metavar="TEXT", help="A system turn before the first question."),
+    click.option("--compare", is_flag=True, help="The base's answer first, then the adapter's."),
+    click.option("--max-new-tokens", type=click.IntRange(min=1), default=512, show_default=True),
+    click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        show_default=True,
+        help="0 always takes the likeliest token.",
+    ),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        default=1.0,
+        show_default=True,
+    ),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+    click.option("--device", default="auto", show_default=True, metavar="DEVICE"),
+    click.option(
+        "--quantization",
+        type=click.Choice(["nf4", "bf16", "fp16"]),
+        help="Of the base; as in the run, or nf4.",
+    ),
+    click.option(
+        "--vram-budget",
+        callback=_checked_budget,
+        metavar="auto|min|GB",
+        default="auto",
+        show_default=True,
+        help="auto keeps the blocks on the card that fit.",
+    ),
+)
+
+
+def _answer_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("generate")
+@click.argument("adapter")
+@click.option(
+    "-p", "--prompt", "prompts", multiple=True, required=True, help="A question; - is stdin."
+)
+@_answer_options
+@as_json_option
+def generate(adapter: str, **options: Any) -> int:
+    """Answer prompts with ADAPTER on its base, streamed as in training.
+
+    ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number. Without a chat
+    template a prompt is a text to go on with.
+    """
+    return _call("poros.answering.generate", "run_generate", adapter, options)
+
+
+@click.command("chat")
+@click.argument("adapter")
+@_answer_options
+def chat(adapter: str, **options: Any) -> int:
+    """Talk to ADAPTER on its base, streamed as in training. /exit ends.
+
+    ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number.
+    """
+    return _call("poros.answering.chat", "run_chat", adapter, options)
+
+
+def _call(module: str, function: str, adapter: str, options: dict[str, Any]) -> int:
+    sampling = {key: options.pop(key) for key in _SAMPLING}
+    return call_engine(module, function, adapter, sampling=sampling, **options)
