@@ -103,7 +103,7 @@ def view_of(facts: Facts) -> View:
 def lead(facts: Facts) -> str:
     """How the run stands, in one sentence."""
     story = facts.story
-    at = f"step {story.step} of {story.total_steps}"
+    at = f"step {story.step} of {story.total_steps}" if story.total_steps else "its start"
     if facts.state == runs.RUNNING:
         return f"The run is at work; this is what it had told by {at}."
     if facts.state == runs.KILLED:

@@ -142,6 +142,13 @@ def test_how_it_ended_stands_first(tmp_path, end, sentence):
     assert sentence in notes_of(tmp_path / "a")
 
 
+def test_a_run_that_failed_before_it_began_says_so(tmp_path):
+    make(tmp_path / "a")
+    (tmp_path / "a" / "events.jsonl").write_text(events.to_line(FAILED, seq=0, time_s=1.0))
+    assert "The run failed at its start: bad row -> mend it" in notes_of(tmp_path / "a")
+    report(tmp_path / "a")
+
+
 def test_a_run_at_work_has_a_report_too(tmp_path):
     make(tmp_path / "a", end=stepped(2, 2.0))
     with holding(tmp_path / "a"):
