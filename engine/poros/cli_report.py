@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from poros.cli_answers import print_json, safe, told_bytes
+from poros.cli_answers import print_json, safe
 
 _STDOUT = Path("-")
 
@@ -52,7 +52,7 @@ def report(run: str, *, output: Path | None, as_markdown: bool, force: bool, as_
         return 0
     for note in [*([] if facts.state == "finished" else [view.lead]), *view.notes]:
         click.echo(f"note: {safe(note)}", err=True)
-    click.echo(f"{safe(str(path))} ({told_bytes(len(content))})")
+    click.echo(f"{safe(str(path))} ({len(content) / 1e3:.0f} kB)")
     return 0
 
 
