@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_t
 from torch import Tensor, nn
 
 from poros.training.determinism import enforce_determinism
-from tests.engine.loading.tiny_models import open_stock, stock_4bit
+from tests.engine.loading.tiny_models import CPU, open_stock, stock_4bit
 
 STEPS = 3
 
@@ -44,7 +44,9 @@ def live_model(
     return model
 
 
-def plain_loop(model: nn.Module, *, steps: int = STEPS) -> dict[str, Tensor]:
+def plain_loop(
+    model: nn.Module, *, steps: int = STEPS, device: torch.device = CPU
+) -> dict[str, Tensor]:
     """A user's loop; everything that it trained, by name, with losses and AdamW's moments."""
     enforce_determinism()
     torch.manual_seed(3)
@@ -54,7 +56,7 @@ def plain_loop(model: nn.Module, *, steps: int = STEPS) -> dict[str, Tensor]:
     model.train()
     for step in range(steps):
         for half in range(2):
-            ids = torch.randint(1, 128, (2, 9 + half))
+            ids = torch.randint(1, 128, (2, 9 + half)).to(device)
             loss = model(input_ids=ids, labels=ids).loss
             loss.backward()
             seen[f"loss {step}.{half}"] = loss.detach()
