@@ -205,8 +205,9 @@ def _stream(
         _move(anatomy, device)
     manager = BlockManager(blocks, device=device, prefetch=settings["enable_prefetch"])
     undo.callback(manager.forget)
+    for layer in layers:
+        undo.callback(_put_back_forward, layer, layer.__dict__.get("forward"))
     attachment = _attach(anatomy, manager, device, settings)
-    undo.callback(attachment.detach)
     answers = Answers()
     undo.callback(answers.restore)
     answers.replace(anatomy.around, layers, blocks, layers_per_block=size, device=device)
@@ -238,6 +239,12 @@ def _attach(
     for layer in anatomy.layers:
         layer.forward = not_compiled(layer.forward)
     return attachment
+
+
+def _put_back_forward(layer: nn.Module, own: Callable[..., Any] | None) -> None:
+    layer.__dict__.pop("forward", None)
+    if own is not None:
+        layer.forward = own
 
 
 def _lay_out(

@@ -1,7 +1,6 @@
 import copy
 import io
 import pickle
-import re
 
 import pytest
 import torch
@@ -174,25 +173,6 @@ def test_prepared_twice_it_is_prepared_once(folder):
     poros.unprepare(model)
     with pytest.raises(PorosModelError, match="not prepared"):
         poros.unprepare(model)
-
-
-def test_trained_base_weights_are_refused(folder):
-    model = live_model(folder, precision="bf16")
-    model.get_base_model().model.layers[1].self_attn.q_proj.base_layer.weight.requires_grad_(True)
-    with pytest.raises(PorosModelError, match=r"1 base weights in model.layers are trained"):
-        poros.prepare(model)
-
-
-def test_a_replica_is_refused(folder):
-    model = live_model(folder, precision="bf16")
-    with pytest.raises(PorosModelError, match=re.escape("poros.prepare(model.module)")):
-        poros.prepare(torch.nn.DataParallel(model))
-
-
-def test_several_processes_are_refused(folder, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PorosConfigError, match="world size is 2"):
-        poros.prepare(live_model(folder))
 
 
 def test_a_filter_keeps_parameters_on_the_device(folder):
