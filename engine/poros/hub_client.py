@@ -19,13 +19,14 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from poros._version import __version__
 from poros.errors import PorosError, PorosHubError
-from poros.hub_errors import not_the_hubs, refusal, unreachable
+from poros.hub_errors import NO_REPOSITORY, not_the_hubs, refusal, unreachable
 from poros.hub_names import HubName, checked_endpoint, token
 
 _MOST_REDIRECTS = 5
 _MOST_BYTES = 64_000_000
 """Of a small answer: larger ones are no config, list or header."""
 _PIECE_BYTES = 1 << 20
+_WRONG_TOKEN = "Invalid credentials in Authorization header"
 _CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
@@ -108,7 +109,7 @@ class HubClient:
         if answer.status not in (200, 206):
             raise refusal(
                 answer.status,
-                answer.headers.get("X-Error-Code", ""),
+                _code(answer),
                 self.model.name,
                 self.model.revision or None,
                 self.endpoint,
@@ -164,8 +165,11 @@ def _https() -> list[urllib.request.BaseHandler]:
             named = str(certifi.where())
         except ImportError:
             named = None
+    is_folder = named is not None and Path(named).is_dir()
     try:
-        context = ssl.create_default_context(cafile=named)
+        context = ssl.create_default_context(
+            cafile=None if is_folder else named, capath=named if is_folder else None
+        )
     except OSError as error:
         raise PorosHubError(
             f"certificates can't be read ({error.strerror or type(error).__name__})",
@@ -178,6 +182,16 @@ def _https() -> list[urllib.request.BaseHandler]:
 def _has_system_certificates(paths: Any) -> bool:
     folder = Path(paths.capath or "/nowhere")
     return bool(paths.cafile) or (folder.is_dir() and any(folder.iterdir()))
+
+
+def _code(answer: Answer) -> str:
+    """The Hub's word for a refusal.
+
+    Of a name that nobody has it says 401 to strangers, as of a private one, and no word.
+    """
+    code = answer.headers.get("X-Error-Code", "")
+    is_token = answer.headers.get("X-Error-Message", "") == _WRONG_TOKEN
+    return NO_REPOSITORY if answer.status == 401 and not code and not is_token else code
 
 
 def _read(response: IO[bytes], num_bytes: int) -> bytes:

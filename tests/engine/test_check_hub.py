@@ -127,7 +127,8 @@ def test_of_weights_only_their_beginning_is_read(hub, monkeypatch):
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
-        ("401", ["the Hub refuses access (HTTP 401)", "hf auth login"]),
+        ("401", ["no such model on the Hub, or it is private (HTTP 401)", "hf auth login"]),
+        ("token", ["the Hub refuses access (HTTP 401)", "hf auth login"]),
         ("gated", ["gated", "accept"]),
         ("404", ["no such model on the Hub, or it is private"]),
         ("503", ["HTTP 503", "try again later"]),
@@ -207,6 +208,16 @@ def test_nobody_listening_is_one_line(hub, monkeypatch):
 def test_an_endpoint_of_nonsense_is_one_line(hub, monkeypatch, address):
     monkeypatch.setenv("HF_ENDPOINT", address)
     assert refused()[0] == 5
+
+
+def test_certificates_that_can_not_be_read_are_told(hub, monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    code, line = refused()
+    assert (code, "certificates can't be read" in line) == (5, True)
+    (tmp_path / "none.pem").write_text("no certificate")
+    assert "certificates can't be read" in refused()[1]
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
+    assert check_model(REPOSITORY).refusals == []
 
 
 def test_a_token_of_nonsense_is_refused_without_telling_it(hub, monkeypatch):

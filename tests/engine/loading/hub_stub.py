@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/tiny"
+WRONG_TOKEN = "Invalid credentials in Authorization header"
 
 
 class Stub(ThreadingHTTPServer):
@@ -18,8 +19,8 @@ class Stub(ThreadingHTTPServer):
 
     Attributes:
         files: Name to content, of the one repository.
-        failure: Sent in place of everything: ``401``, ``gated``, ``404``, ``revision``, ``503``,
-            ``cut``, ``html`` or ``json``; empty: none.
+        failure: Sent in place of everything: ``401``, ``token``, ``gated``, ``404``,
+            ``revision``, ``503``, ``cut``, ``html`` or ``json``; empty: none.
         fail_files_only: Let the listing pass.
         cuts: The next answers with a file's content end after so many bytes.
         lfs: Files whose tag is their sha256.
@@ -117,6 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "")
         answers: dict[str, tuple[int, bytes, dict[str, str]]] = {
             "401": (401, b"{}", {"X-Error-Message": f"bad {token}"}),
+            "token": (401, b"{}", {"X-Error-Message": WRONG_TOKEN}),
             "gated": (403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": token}),
             "404": (404, b"{}", {"X-Error-Code": "RepoNotFound"}),
             "revision": (404, b"{}", {"X-Error-Code": "RevisionNotFound"}),

@@ -110,6 +110,7 @@ def test_an_outage_falls_back_on_the_copy_fetched_before_with_a_warning(
     ("failure", "told"),
     [
         ("401", ["hf auth login", "HF_TOKEN"]),
+        ("token", ["the Hub refuses access (HTTP 401)", "hf auth login"]),
         ("gated", ["gated", f"/{REPOSITORY} and accept", "hf auth login"]),
         ("404", ["no such model on the Hub, or it is private"]),
         ("revision", ["no revision 'v9'"]),
