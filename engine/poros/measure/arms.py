@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,17 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@-]+/)+")
 
 @dataclass(frozen=True)
 class Job:
-    """One process: its name, and what comes after ``python``."""
+    """One process.
+
+    Attributes:
+        name: What it is called in the report.
+        arguments: What comes after ``python``.
+        after: It starts when no job whose name begins so is waiting or running; empty: at once.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,17 @@ def run_jobs(
     jobs: Sequence[Job], *, logs: Path, num_parallel: int, num_threads: int,
     say: Callable[[str], None],
 ) -> dict[str, Ended]:  # fmt: skip
-    """Run all jobs, `num_parallel` at a time; a job that fails does not stop the others."""
+    """Run all jobs, `num_parallel` at a time; a job that fails does not stop the others.
+
+    They start in their order, but for those that must come after others.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     waiting, running = list(jobs), dict[str, _Running]()
     ended: dict[str, Ended] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < num_parallel:
-                job = waiting.pop(0)
+            while len(running) < num_parallel and (job := _next(waiting, running)) is not None:
+                waiting.remove(job)
                 running[job.name] = _Running(job, logs / f"{job.name}.txt", num_threads)
             for name, process in list(running.items()):
                 done = process.ended()
@@ -75,6 +85,14 @@ def run_jobs(
         for process in running.values():
             process.stop()
     return ended
+
+
+def _next(waiting: Sequence[Job], running: Iterable[str]) -> Job | None:
+    unfinished = [*running, *(job.name for job in waiting)]
+    for job in waiting:
+        if not job.after or not any(name.startswith(job.after) for name in unfinished):
+            return job
+    return None
 
 
 class _Running:

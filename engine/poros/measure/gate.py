@@ -170,9 +170,6 @@ def run_gate(
         )
     plan = read_plan(work)
     jobs |= run_jobs(jobs_of(plan, mutants), num_parallel=at_once, **runner)
-    if any(cell.resume_at is not None for cell in plan.cells):
-        resumed = product_job("resumed", "resume_arm", work, work / "resumed.jsonl")
-        jobs |= run_jobs([resumed], num_parallel=1, **runner)
     if keep_going:
         jobs |= run_jobs(missing_jobs(plan), num_parallel=at_once, **runner)
     arms = {arm: read_arm(work, arm) for arm in ARMS}

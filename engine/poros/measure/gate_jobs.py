@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -17,7 +18,10 @@ ALONE = ".alone-"
 
 
 def jobs_of(plan: Plan, mutants: bool) -> list[Job]:
-    """The longest first, so that two workers end together."""
+    """The longest first, so that two workers end together.
+
+    Those are the mutants, but for families: they have few.
+    """
     work = plan.folder
     first = plan.cells[0].name
     jobs = [
@@ -28,7 +32,11 @@ def jobs_of(plan: Plan, mutants: bool) -> list[Job]:
         # A process each: the peak of one must not be that of another.
         jobs = [_alone(plan, cell, arm) for cell in plan.cells for arm in COMPARED]
     if mutants:
-        jobs.append(product_job("mutants", "mutants", work, work / "mutants.json"))
+        place = len(jobs) if plan.target == "family" else 0
+        jobs.insert(place, product_job("mutants", "mutants", work, work / "mutants.json"))
+    if any(cell.resume_at is not None for cell in plan.cells):
+        resumed = product_job("resumed", "resume_arm", work, work / "resumed.jsonl")
+        jobs.append(dataclasses.replace(resumed, after="streamed"))
     if plan.quick:
         return jobs
     again = ("--cells", first)
