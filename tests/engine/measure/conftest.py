@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from poros.measure.plan import Plan
 from poros.measure.prepare import prepare
 from poros.measure.request import Request
 from poros.measure.shapes import shape_config
+from tests.engine.measure.in_process import in_this_process
 
 FEW_LEVELS = {
     "model": ("llama", "qwen2", "phi3"),
@@ -45,3 +47,10 @@ def tiny_request(tiny_llama, tmp_path_factory) -> Request:
 def tiny_plan(tiny_request) -> Plan:
     """The plan of `tiny_request`, in this process."""
     return prepare(tiny_request)
+
+
+@pytest.fixture
+def no_processes() -> Iterator[None]:
+    """The gate's jobs run in the process of the test."""
+    with in_this_process():
+        yield

@@ -19,7 +19,7 @@ from poros.measure.request import Request
 from poros.measure.streamed_arm import open_streamed
 from tests.engine.measure.conftest import NUM_LAYERS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("no_processes")]
 
 
 @pytest.fixture(scope="module")

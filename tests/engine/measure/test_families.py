@@ -15,6 +15,7 @@ from poros.measure.family_report import answer
 from poros.measure.gate import record_of, run_gate
 from poros.measure.request import Request
 from poros.measure.side_mutants import SIDE_MUTANTS
+from tests.engine.measure.in_process import in_this_process
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -26,7 +27,8 @@ FAMILIES = "qwen3_5,gemma4" if HAS_GEMMA4 else "qwen3_5,gemma3"
 def outcome(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("families"))
     request = Request(target="family", folder=folder, model=FAMILIES, num_steps=2)
-    return run_gate(request, mutants=HAS_GEMMA4, say=print)
+    with in_this_process():
+        return run_gate(request, mutants=HAS_GEMMA4, say=print)
 
 
 def test_every_claim_about_every_family_passes(outcome):

@@ -169,7 +169,9 @@ def test_the_report_says_which_cells_stay_on_the_device(outcome, capsys):
     assert shown.count("stays on the device") == 1
 
 
-def test_nothing_of_a_former_request_is_read_again(outcome, request_, monkeypatch, capsys):
+def test_nothing_of_a_former_request_is_read_again(
+    outcome, request_, monkeypatch, capsys, no_processes
+):
     real = gate.product_job
 
     def no_product(name, module, *arguments):
