@@ -97,5 +97,8 @@ def chat(adapter: str, **options: Any) -> int:
 
 
 def _call(module: str, function: str, adapter: str, options: dict[str, Any]) -> int:
+    from poros.adapter_files import find_adapter
+
+    find_adapter(adapter)  # a mistake is told before torch is there
     sampling = {key: options.pop(key) for key in _SAMPLING}
     return call_engine(module, function, adapter, sampling=sampling, **options)

@@ -37,4 +37,7 @@ def export(adapter: str, **options: Any) -> int:
     ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number. The merge runs on
     the CPU, some rows of a matrix at a time. A folder that is there is never written over.
     """
+    from poros.adapter_files import find_adapter
+
+    find_adapter(adapter)  # a mistake is told before torch is there
     return call_engine("poros.export.command", "run_export", adapter, **options)

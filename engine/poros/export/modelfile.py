@@ -160,8 +160,9 @@ def _common_ending(a: str, b: str) -> str:
 
 
 def _without_bos(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Ollama puts the token of the beginning there itself."""
-    return text.removeprefix(tokenizer.bos_token) if tokenizer.bos_token else text
+    """Where the tokenizer begins every text with a token of its own, Ollama does so too."""
+    begun = tokenizer("x")["input_ids"][0] == tokenizer.bos_token_id
+    return text.removeprefix(str(tokenizer.bos_token)) if begun else text
 
 
 def _sayable(around: Around) -> Around | None:

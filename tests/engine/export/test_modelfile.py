@@ -62,6 +62,15 @@ def test_the_default_system_turn_is_ollamas_system() -> None:
     assert '\nPARAMETER stop "<|im_end|>"\n' in text
 
 
+def test_a_beginning_that_the_tokenizer_does_not_write_stays() -> None:
+    # SmolLM2's token of the beginning is the one that every turn begins with.
+    tokenizer = tiny_tokenizer(bos="<|im_start|>")
+    around = around_turns(tokenizer)
+    assert around is not None
+    assert around.system == "<|im_start|>system\n"
+    assert around.user == "<|im_start|>user\n"
+
+
 def test_what_would_be_read_as_gos_template_is_left_out() -> None:
     braces = "{% for m in messages %}{{ '{' ~ '{' ~ m.role ~ ':' ~ m.content ~ '\n' }}{% endfor %}"
     assert around_turns(tiny_tokenizer(braces)) is None
