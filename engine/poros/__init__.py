@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from poros._version import __version__
 
 if TYPE_CHECKING:
+    from poros.api.model import PorosModel
+    from poros.api.trainer import PorosTrainer
     from poros.arch_registry import (
         VALIDATED_BLOCKWISE_ARCH_TYPES,
         architectures,
@@ -54,6 +56,7 @@ _MODULE_OF = {
     "PorosError": "poros.errors",
     "PorosHostMemoryError": "poros.errors",
     "PorosHubError": "poros.errors",
+    "PorosModel": "poros.api.model",
     "PorosModelError": "poros.errors",
     "PorosNonFiniteError": "poros.errors",
     "PorosOOMError": "poros.errors",
@@ -61,6 +64,7 @@ _MODULE_OF = {
     "PorosParityError": "poros.errors",
     "PorosResumeError": "poros.errors",
     "PorosStorageError": "poros.errors",
+    "PorosTrainer": "poros.api.trainer",
     "Session": "poros.training.session",
     "VALIDATED_BLOCKWISE_ARCH_TYPES": "poros.arch_registry",
     "architectures": "poros.arch_registry",
@@ -89,6 +93,7 @@ __all__ = [
     "PorosError",
     "PorosHostMemoryError",
     "PorosHubError",
+    "PorosModel",
     "PorosModelError",
     "PorosNonFiniteError",
     "PorosOOMError",
@@ -96,6 +101,7 @@ __all__ = [
     "PorosParityError",
     "PorosResumeError",
     "PorosStorageError",
+    "PorosTrainer",
     "Session",
     "__version__",
     "architectures",

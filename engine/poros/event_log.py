@@ -79,10 +79,14 @@ class EventLog:
     def sync(self) -> int:
         """Bring the file to the disk; its length then belongs into a checkpoint.
 
+        A closed one is there already.
+
         Raises:
             PorosStorageError: Lines are missing in the file, or the disk failed.
         """
         with self._lock:
+            if self._descriptor < 0:
+                return self._num_bytes
             self._write_all()
             try:
                 if self._unwritten:
@@ -93,9 +97,11 @@ class EventLog:
             return self._num_bytes
 
     def close(self) -> None:
-        """Close the file; later appends fail."""
+        """Close the file; later lines are not written."""
         with self._lock, contextlib.suppress(OSError):
             os.close(self._descriptor)
+            # Whoever writes later must not meet another file that has the same number by then.
+            self._descriptor = -1
 
     def _write_all(self) -> None:
         while self._unwritten and not self._held and self._write(self._unwritten[0]):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from poros.data.given import are_tokens, rows_of, samples_of
 from poros.data.order import below, random_words
 from poros.data.samples import IGNORED, DataReport, Prepared, Sample, digest_of
 from poros.data.sources import read_source, synthetic_samples
@@ -35,6 +36,7 @@ def load_data(
     on_bad_line: OnBadLine = "error",
     vocab_size: int,
     emit: Callable[[Event], None],
+    given: object = None,
 ) -> Prepared:
     """Samples of a file, of a data set of the Hub, or of ``synthetic[:n]``.
 
@@ -51,6 +53,7 @@ def load_data(
         on_bad_line: Whether a bad line is an error or is left out.
         vocab_size: Rows of the model's embedding.
         emit: Takes the events.
+        given: A data set in place of what ``spec`` names, then only its name.
 
     Raises:
         PorosConfigError: ``synthetic:`` is followed by no count.
@@ -60,13 +63,20 @@ def load_data(
     """
     started_s = time.monotonic()
     emit(PhaseStarted(phase=PHASE))
-    num_synthetic = synthetic_samples(spec)
+    rows = None if given is None else rows_of(given)
+    num_synthetic = synthetic_samples(spec) if rows is None else None
     if num_synthetic is not None:
         pad = choose_pad_token(tokenizer, vocab_size)
         prepared = synthesize(num_synthetic, max_seq_length, vocab_size, split=split, pad=pad)
+    elif rows is not None and are_tokens(rows):
+        pad = choose_pad_token(tokenizer, vocab_size)
+        prepared = samples_of(
+            rows, split=split, max_seq_length=max_seq_length, vocab_size=vocab_size, pad=pad
+        )
     else:
         bad_lines = BadLines(on_bad_line)
-        rows = read_source(spec, split=split, bad_lines=bad_lines)
+        if rows is None:
+            rows = read_source(spec, split=split, bad_lines=bad_lines)
         prepared = tokenize_rows(
             rows,
             tokenizer,

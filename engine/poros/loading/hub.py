@@ -44,7 +44,7 @@ from poros.loading.file_hashes import file_hashes, is_blob
 _PROGRESS_EVERY_S = 0.5
 # The HTTP client's own errors (a broken connection, a timeout) share this base; which client it
 # is depends on huggingface_hub's version.
-_TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 Emit = Callable[[Event], None]
 
@@ -155,7 +155,7 @@ def _hub_errors(name: str, revision: str | None, *, offline_reason: str = "") ->
         raise _refusal(error, name, revision) from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise _not_cached(error, where, offline_reason) from None
-    except (_TRANSPORT_ERROR, OSError) as error:
+    except (TRANSPORT_ERROR, OSError) as error:
         raise _broken(error, where) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise not_the_hubs(type(error).__name__, where, constants.ENDPOINT) from None

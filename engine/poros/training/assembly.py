@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from peft import PeftModel
 
+from poros.arch_table import ArchSpec
 from poros.config import PorosConfig
 from poros.control import Control
 from poros.data.batches import StepBatches
+from poros.data.given import GivenBatches
 from poros.event_log import EventLog
 from poros.events import Event, ModelLoaded
 from poros.loading import nf4_cache
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.byte_source import ByteSource
 from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
 from poros.memory_plan import MemoryPlan
@@ -71,8 +74,10 @@ class Surroundings:
     exact: bool
 
 
-def make_batches(config: PorosConfig, inputs: Inputs) -> StepBatches:
+def make_batches(config: PorosConfig, inputs: Inputs) -> StepBatches | GivenBatches:
     """The training data in their order."""
+    if inputs.batches is not None:
+        return inputs.batches
     return StepBatches(
         inputs.train.samples,
         batch_size=config.per_device_batch_size,
@@ -84,9 +89,36 @@ def make_batches(config: PorosConfig, inputs: Inputs) -> StepBatches:
     )
 
 
-def num_total_steps(config: PorosConfig, batches: StepBatches) -> int:
+def num_total_steps(config: PorosConfig, batches: StepBatches | GivenBatches) -> int:
     """Optimizer steps of the whole run."""
+    if isinstance(batches, GivenBatches):
+        return batches.num_total_steps
     return config.max_steps or config.num_epochs * batches.steps_per_epoch
+
+
+def load_configured(
+    config: PorosConfig,
+    source: ByteSource,
+    architecture: ArchSpec,
+    *,
+    device: torch.device,
+    emit: Emit,
+) -> BaseModel:
+    """The base as a config wants it; see `load_base_model`."""
+    return load_base_model(
+        source,
+        device=device,
+        quantization=config.quantization,
+        dtype=getattr(torch, config.torch_dtype),
+        layers_per_block=config.layers_per_block,
+        cache=nf4_cache.location(config.nf4_cache),
+        attn_implementation=config.attn_implementation,
+        emit=emit,
+        trust_remote_code=config.trust_remote_code,
+        load_strategy=config.nf4_load_strategy,
+        architecture=architecture,
+        host_tier=config.host_tier,
+    )
 
 
 class Assembly:
@@ -96,7 +128,7 @@ class Assembly:
         self,
         config: PorosConfig,
         inputs: Inputs,
-        batches: StepBatches,
+        batches: StepBatches | GivenBatches,
         around: Surroundings,
         point: ResumePoint | None,
     ) -> None:
@@ -198,13 +230,16 @@ class Assembly:
     def _autocast_dtype(self) -> torch.dtype | None:
         return torch.bfloat16 if self.config.autocast else None
 
-    def _make_plan(self, batches: StepBatches) -> MemoryPlan:
-        lengths = [len(sample) for sample in self.inputs.train.samples]
+    def _make_plan(self, batches: StepBatches | GivenBatches) -> MemoryPlan:
+        if isinstance(batches, GivenBatches):
+            num_rows = batches.most_tokens
+        else:
+            num_rows = longest_rows(self.config, [len(s) for s in self.inputs.train.samples])
         planned = plan_run(
             self.config,
             self.base,
             device=self.device,
-            num_rows=longest_rows(self.config, lengths),
+            num_rows=num_rows,
             emit=self.around.emit,
         )
         self._watch = PlanWatch(
@@ -217,20 +252,12 @@ class Assembly:
         self._watch.hear(event)
 
     def _load_base(self) -> BaseModel:
-        config = self.config
-        return load_base_model(
+        return load_configured(
+            self.config,
             self.inputs.source,
+            self.inputs.architecture,
             device=self.device,
-            quantization=config.quantization,
-            dtype=getattr(torch, config.torch_dtype),
-            layers_per_block=config.layers_per_block,
-            cache=nf4_cache.location(config.nf4_cache),
-            attn_implementation=config.attn_implementation,
             emit=self.around.emit,
-            trust_remote_code=config.trust_remote_code,
-            load_strategy=config.nf4_load_strategy,
-            architecture=self.inputs.architecture,
-            host_tier=config.host_tier,
         )
 
     def _attach_adapter(self) -> PeftModel:
@@ -277,7 +304,7 @@ class Assembly:
         )
         return manager
 
-    def _make_trainer(self, batches: StepBatches) -> Trainer:
+    def _make_trainer(self, batches: StepBatches | GivenBatches) -> Trainer:
         config, point = self.config, self._point
         total_steps = num_total_steps(config, batches)
         keeper = CheckpointKeeper(

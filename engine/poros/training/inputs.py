@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from poros.arch_registry import CERTIFIED, USER_ASSERTED, label_of
 from poros.arch_table import ArchSpec
 from poros.config import PorosConfig, require_dataset
+from poros.data.given import GivenBatches, held_out_of
 from poros.data.load import load_data
 from poros.data.samples import Prepared
+from poros.data.tokens import choose_pad_token
 from poros.errors import PorosConfigError, PorosModelError
 from poros.events import Event, Warned
 from poros.loading.byte_source import ByteSource
@@ -29,9 +32,21 @@ from poros.training.ahead import Ahead
 Emit = Callable[[Event], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Data handed over in Python, in place of what the config names: data sets or loaders."""
+
+    train: object = None
+    held_out: object = None
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that is read, before a weight is."""
+    """Everything that is read, before a weight is.
+
+    Attributes:
+        batches: The batches of a loader that was handed over; the samples of `train` are then none.
+    """
 
     device: torch.device
     architecture: ArchSpec
@@ -40,9 +55,12 @@ class Inputs:
     train: Prepared
     held_out: Prepared | None
     hashing: Ahead | None = None
+    batches: GivenBatches | None = None
 
 
-def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs:
+def read_inputs(
+    config: PorosConfig, device: torch.device, emit: Emit, given: Given | None = None
+) -> Inputs:
     """Find the model and tokenise the data.
 
     Raises:
@@ -50,9 +68,43 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
     """
     require_dataset(config)
     assert config.dataset is not None
+    opened = open_model(config, emit)
+    source, spec = opened.source, opened.architecture
+    hashing = Ahead(source.digest)  # gigabytes, while the data are read
+    refuse_too_long(config, source.config)
+    refuse_short_window(config, source.config)
+    refuse_recurrent_packing(config, spec, where=config.model_name_or_path)
+    tokenizer = read_tokenizer(opened.folder)
+    reader = DataReader(config, tokenizer, source.config["vocab_size"], emit)
+    given = given or Given()
+    batches = None
+    if isinstance(given.train, DataLoader):
+        batches, train = reader.batches(given.train)
+    else:
+        train = reader.samples(config.dataset, given.train, "train")
+    held_out = None
+    if config.eval_dataset:
+        held_out = reader.samples(config.eval_dataset, given.held_out, "validation")
+    return Inputs(device, spec, source, tokenizer, train, held_out, hashing, batches)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model's folder, its bytes, and its family's record."""
+
+    folder: Path
+    source: ByteSource
+    architecture: ArchSpec
+
+
+def open_model(config: PorosConfig, emit: Emit) -> OpenedModel:
+    """Find the model, fetch it if need be, and see whether Poros can train it; no weight is read.
+
+    Raises:
+        PorosError: The kind says what is wrong.
+    """
     folder = resolve_model(config.model_name_or_path, emit)
     source = open_source(folder, name=config.model_name_or_path)
-    hashing = Ahead(source.digest)  # gigabytes, while the data are read
     # Before the tokenizer is made: transformers looks into config.json for that, too.
     spec = architecture_of(source.config, where=source.name, arch_check=config.blockwise_arch_check)
     check_config(
@@ -64,28 +116,76 @@ def read_inputs(config: PorosConfig, device: torch.device, emit: Emit) -> Inputs
     check_transformers(spec)
     is_prequantised(source.config, where=source.name)  # refuses GPTQ and its like
     warn_unproved(spec, config.blockwise_arch_check, emit)
-    refuse_too_long(config, source.config)
-    refuse_short_window(config, source.config)
     refuse_attention(config, spec, where=config.model_name_or_path)
-    refuse_recurrent_packing(config, spec, where=config.model_name_or_path)
-    tokenizer = read_tokenizer(folder)
+    return OpenedModel(folder, source, spec)
 
-    def prepare(spec: str, split: str) -> Prepared:
+
+@dataclass(frozen=True)
+class DataReader:
+    """Reads data for a config and a model's tokenizer.
+
+    Attributes:
+        config: Lengths, labels, what becomes of bad lines.
+        tokenizer: The model's.
+        vocab_size: Rows of its embedding.
+        emit: Takes the events.
+    """
+
+    config: PorosConfig
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int
+    emit: Emit
+
+    def samples(self, name: str, given: object, split: str) -> Prepared:
+        """Samples of what the name says, or of the data set or the loader that is given."""
+        config = self.config
+        if isinstance(given, DataLoader):
+            return held_out_of(
+                given,
+                split=split,
+                max_seq_length=config.max_seq_length,
+                vocab_size=self.vocab_size,
+                pad=choose_pad_token(self.tokenizer, self.vocab_size),
+            )
         return load_data(
-            spec,
-            tokenizer,
+            name,
+            self.tokenizer,
             split=split,
             max_seq_length=config.max_seq_length,
             train_on=config.train_on,
             overlong=config.overlong,
             on_bad_line=config.on_bad_line,
-            vocab_size=source.config["vocab_size"],
-            emit=emit,
+            vocab_size=self.vocab_size,
+            emit=self.emit,
+            given=given,
         )
 
-    train = prepare(config.dataset, "train")
-    held_out = prepare(config.eval_dataset, "validation") if config.eval_dataset else None
-    return Inputs(device, spec, source, tokenizer, train, held_out, hashing)
+    def batches(self, loader: DataLoader[Any]) -> tuple[GivenBatches, Prepared]:
+        """The training batches of a loader, and the account of them.
+
+        Raises:
+            PorosConfigError: They are to be packed.
+        """
+        config = self.config
+        if config.packing:
+            raise PorosConfigError(
+                "packing packs samples, and a DataLoader gives whole batches",
+                where="packing",
+                remediation="set packing: false, or give the data set",
+            )
+        batches = GivenBatches(
+            loader,
+            num_passes=config.num_epochs,
+            max_steps=config.max_steps,
+            accumulation=config.gradient_accumulation_steps,
+            seed=config.seed,
+            max_seq_length=config.max_seq_length,
+            vocab_size=self.vocab_size,
+        )
+        pad = choose_pad_token(self.tokenizer, self.vocab_size)
+        prepared = batches.prepared(split="train", pad=pad)
+        self.emit(prepared.report.event())
+        return batches, prepared
 
 
 def choose_device(setting: str) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import queue
@@ -27,7 +28,9 @@ from poros.event_log import EventLog
 from poros.events import Event, RunFinished
 from poros.progress import JsonPrinter, LinePrinter, Printer
 from poros.run_folder import RunFolder, open_run_folder
+from poros.training.assembly import Assembly
 from poros.training.failures import as_poros_error, failed_event
+from poros.training.inputs import Given
 from poros.training.resume import ResumePoint, find_resume_point
 from poros.training.signals import WATCHED, SignalWatch
 from poros.training.telemetry import host_rss_bytes
@@ -52,6 +55,8 @@ class Session:
             finishes the step, checkpoints and comes out as KeyboardInterrupt.
         memory_map: Write down what lies in memory at the peak of the highest step.
         starting_s: What the process took to get here, seconds; None: not told.
+        given: Data in place of what the config names.
+        keep_model: Hand the model over after the run, as `assembly`.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class Session:
         handle_signals: bool = False,
         memory_map: bool = False,
         starting_s: float | None = None,
+        given: Given | None = None,
+        keep_model: bool = False,
     ) -> None:
         """Nothing happens yet."""
         self.config = config
@@ -71,6 +78,8 @@ class Session:
         self._handles_signals = handle_signals
         self._memory_map = memory_map
         self._starting_s = starting_s
+        self._given, self._keeps_model = given, keep_model
+        self.assembly: Assembly | None = None
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._log: EventLog | None = None
         self._phase = "start"
@@ -153,7 +162,16 @@ class Session:
 
     def _run_in(self, run: RunFolder, point: ResumePoint | None) -> RunFinished:
         assert self._log is not None
-        work = Work(self.config, run, self._log, self.emit, self.control, point, self._memory_map)
+        work = Work(
+            self.config,
+            run,
+            self._log,
+            self.emit,
+            self.control,
+            point,
+            self._memory_map,
+            self._given,
+        )
         if point is not None:
             self.step, self._checkpoint = point.state.step, str(point.folder)
         worker = threading.Thread(target=self._worker, args=(work,), name="trainer", daemon=True)
@@ -186,7 +204,10 @@ class Session:
 
     def _worker(self, work: Work) -> None:
         try:
-            self._outcome = work.run()
+            outcome = work.run()
+            if self._keeps_model:
+                self.assembly = outcome.assembly
+            self._outcome = dataclasses.replace(outcome, assembly=None)
         except BaseException as error:  # noqa: BLE001  whatever it is, the main thread tells it
             self._outcome = error
         self._inbox.put(_Done())

@@ -14,6 +14,7 @@ from torch import Tensor
 from poros import failpoints
 from poros.control import Control
 from poros.data.batches import Batch, StepBatches
+from poros.data.given import GivenBatches
 from poros.errors import PorosNonFiniteError
 from poros.events import Event, StepFinished
 from poros.loading.tensor_writer import write_tensors
@@ -45,7 +46,7 @@ class Trainer:
     model: PeftModel
     params: Params
     optimizer: AdapterAdamW
-    batches: StepBatches
+    batches: StepBatches | GivenBatches
     pace: Pace
     device: torch.device
     checkpoints: CheckpointKeeper

@@ -19,7 +19,7 @@ from poros.run_folder import RunFolder
 from poros.training.ahead import Ahead, start_device
 from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
 from poros.training.determinism import enforce_determinism, prepare_cuda
-from poros.training.inputs import Inputs, choose_device, read_inputs
+from poros.training.inputs import Given, Inputs, choose_device, read_inputs
 from poros.training.resume import ResumePoint, set_aside_newer
 from poros.training.run_inputs import compare_inputs, run_inputs, versions
 
@@ -33,6 +33,7 @@ class Outcome:
     adapter: Path | None = None
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    assembly: Assembly | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Work:
     control: Control
     point: ResumePoint | None
     memory_map: bool = False
+    given: Given | None = None
 
     def run(self) -> Outcome:
         """Read, load, train, save.
@@ -82,6 +84,7 @@ class Work:
             adapter=self.run_folder.adapter if stopped is None else None,
             peak_allocated_bytes=trainer.meter.peak_allocated_bytes,
             peak_reserved_bytes=trainer.meter.peak_reserved_bytes,
+            assembly=assembly,
         )
 
     def _read(self) -> tuple[Inputs, Ahead]:
@@ -92,7 +95,7 @@ class Work:
         enforce_determinism(device, num_threads=config.cpu_threads)
         starting = Ahead(lambda: start_device(device))
         with phase_events("inputs", self.emit):
-            return read_inputs(config, device, self.emit), starting
+            return read_inputs(config, device, self.emit, self.given), starting
 
     def _wait_for(self, inputs: Inputs, starting: Ahead) -> None:
         """What went on beside the reading is done, or fails here."""

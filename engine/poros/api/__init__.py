@@ -1,0 +1,1 @@
+"""What a Python user calls: a trainer in five lines, and the model underneath."""
