@@ -17,6 +17,7 @@ from poros.streaming.block import Block, seen_whole
 
 _COUNTS = ("num_parameters", "get_memory_footprint", "get_nb_trainable_parameters")
 _COPIES = ("__deepcopy__", "__reduce_ex__", "__copy__", "_replicate_for_data_parallel")
+_MERGES = ("merge_adapter", "unmerge_adapter", "merge_and_unload")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 
@@ -45,11 +46,11 @@ class Answers:
             layers_per_block: Layers that share one block.
             device: Where the model computes.
         """
-        for module in around:
-            for name in _COUNTS:
-                # Not what PEFT hands through to the model inside: that has its own.
-                if hasattr(type(module), name):
-                    self._set(module, name, _shown(getattr(module, name), blocks))
+        # Not what PEFT hands through to the model inside: that has its own.
+        for module, name in [(m, n) for m in around for n in _COUNTS if hasattr(type(m), n)]:
+            self._set(module, name, _shown(getattr(module, name), blocks))
+        for module, name in [(m, n) for m in around for n in _MERGES if hasattr(type(m), n)]:
+            self._set(module, name, _refuse_merge)
         for position, layer in enumerate(layers):
             block = blocks[position // layers_per_block]
             self._set(layer, "state_dict", _shown(layer.state_dict, [block]))
@@ -98,6 +99,14 @@ def _unmoved(module: nn.Module, device: torch.device) -> Callable[..., nn.Module
         return module
 
     return apply
+
+
+def _refuse_merge(*_: Any, **__: Any) -> Any:
+    raise PorosModelError(
+        "a prepared model can't take its adapter in: its layers' weights are away",
+        where="a merge",
+        remediation="poros.unprepare(model) first",
+    )
 
 
 def _refuse_copy(*_: Any, **__: Any) -> Any:

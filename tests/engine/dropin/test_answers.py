@@ -91,6 +91,13 @@ def test_a_model_trained_and_given_back_trains_on_to_the_same_bits(folder):
     assert differing(plain_loop(poros.unprepare(streamed)), plain_loop(resident)) == []
 
 
+def test_a_model_prepared_in_the_middle_of_training_trains_on_to_the_same_bits(folder):
+    resident, streamed = live_model(folder), live_model(folder)
+    plain_loop(resident, steps=1), plain_loop(streamed, steps=1)
+    poros.patch_hf_model(streamed)
+    assert differing(plain_loop(streamed, steps=1), plain_loop(resident, steps=1)) == []
+
+
 def test_the_process_has_its_settings_again(folder):
     torch.use_deterministic_algorithms(False)
     model = poros.patch_hf_model(live_model(folder))
@@ -149,8 +156,10 @@ def test_it_generates_the_same_tokens(model):
         pickle.dumps,
         lambda m: torch.save(m, io.BytesIO()),
         lambda m: copy.copy(m),
+        lambda m: m.merge_and_unload(),
+        lambda m: m.merge_adapter(),
     ],
-    ids=["float", "to", "inner", "deepcopy", "pickle", "save", "copy"],
+    ids=["float", "to", "inner", "deepcopy", "pickle", "save", "copy", "merge", "adapter"],
 )
 def test_moving_and_copying_are_refused(folder, change):
     model = poros.patch_hf_model(live_model(folder, precision="bf16"))
