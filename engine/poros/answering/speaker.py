@@ -11,7 +11,12 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from poros.data.tokens import choose_pad_token
@@ -100,7 +105,7 @@ class Speaker:
                 attention_mask=torch.ones_like(ids_1T),
                 generation_config=self._settings(sampling, wanted),
                 streamer=stream,
-                stopping_criteria=[_Stopped(stop or Stop())],
+                stopping_criteria=StoppingCriteriaList([_Stopped(stop or Stop())]),
             )
         new_ids = made_1T[0, len(ids) :].tolist()
         return str(self.tokenizer.decode(new_ids, skip_special_tokens=True))
