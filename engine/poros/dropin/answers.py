@@ -18,6 +18,8 @@ from poros.streaming.block import Block, seen_whole
 _COUNTS = ("num_parameters", "get_memory_footprint", "get_nb_trainable_parameters")
 _COPIES = ("__deepcopy__", "__reduce_ex__", "__copy__", "_replicate_for_data_parallel")
 _MERGES = ("merge_adapter", "unmerge_adapter", "merge_and_unload")
+_WITHOUT_THE_BASE = (True, False, "gaussian", "orthogonal")
+"""Ways to begin an adapter that don't look at the weights under it."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 
@@ -51,6 +53,8 @@ class Answers:
             self._set(module, name, _shown(getattr(module, name), blocks))
         for module, name in [(m, n) for m in around for n in _MERGES if hasattr(type(m), n)]:
             self._set(module, name, _refuse_merge)
+        for module in [m for m in around if hasattr(type(m), "add_adapter")]:
+            self._set(module, "add_adapter", _without_the_base(module.add_adapter))
         for position, layer in enumerate(layers):
             block = blocks[position // layers_per_block]
             self._set(layer, "state_dict", _shown(layer.state_dict, [block]))
@@ -99,6 +103,23 @@ def _unmoved(module: nn.Module, device: torch.device) -> Callable[..., nn.Module
         return module
 
     return apply
+
+
+def _without_the_base(method: Any) -> Callable[..., Any]:
+    """`add_adapter`, but for adapters whose first values are made from the layers' weights."""
+
+    def add(*args: Any, **kwargs: Any) -> Any:
+        for given in [*args, *kwargs.values()]:
+            begins = getattr(given, "init_lora_weights", True)
+            if getattr(given, "use_dora", False) or begins not in _WITHOUT_THE_BASE:
+                raise PorosModelError(
+                    "the adapter's first values come from the layers' weights, which are away",
+                    where="add_adapter",
+                    remediation="poros.unprepare(model) first, and prepare it with the adapter on",
+                )
+        return method(*args, **kwargs)
+
+    return add
 
 
 def _refuse_merge(*_: Any, **__: Any) -> Any:

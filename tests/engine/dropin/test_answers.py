@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 
 import poros
 from poros.errors import PorosConfigError, PorosModelError
@@ -206,3 +206,11 @@ def test_an_adapter_put_on_later_is_kept_on_the_device(folder):
     model.add_adapter("second", model.peft_config["default"])
     model.set_adapter("second")
     assert all(p.numel() for n, p in model.named_parameters() if ".second." in n)
+
+
+@pytest.mark.parametrize("begins", [{"use_dora": True}, {"init_lora_weights": "pissa"}])
+def test_an_adapter_made_from_the_base_s_weights_is_refused_later(folder, begins):
+    model = poros.patch_hf_model(live_model(folder))
+    with pytest.raises(PorosModelError, match="prepare it with the adapter on"):
+        model.add_adapter("second", LoraConfig(target_modules=["q_proj"], **begins))
+    assert list(model.peft_config) == ["default"]
