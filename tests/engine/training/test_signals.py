@@ -61,7 +61,12 @@ def wait_for_step(settings, process, step=2):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGINT, 130),
+        # tests/faults/test_signal_faults.py sends them to forked processes.
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
 )
 def test_the_first_signal_finishes_the_step_and_saves(settings, number, code):
     with start(settings) as process:
