@@ -54,7 +54,7 @@ def differing(found, expected):
 
 
 @pytest.mark.filterwarnings("ignore")  # the libraries' own
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_trainer_trains_and_resumes_to_the_same_bits(folder, tmp_path, bf16):
     poros.enforce_determinism()
     expected = trained_by(trainer_of(live_model(folder), tmp_path / "resident", bf16=bf16))
