@@ -167,10 +167,23 @@ class PorosHostMemoryError(PorosError):
 
 
 class PorosOOMError(PorosError):
-    """The device has too little memory."""
+    """The device has too little memory.
+
+    Attributes:
+        phase: What it was in, such as ``forward`` or ``plan``; empty: unknown.
+        asked_bytes: What was asked for, or is needed; 0: unknown.
+        in_use_bytes: What was in use; 0: unknown.
+        cap_bytes: The most there is; 0: unknown.
+        setting: Settings computed or tried to fit, as a config has them; empty: none is known.
+    """
 
     code = "E-device-memory"
     exit_code = 10
+    phase: str = ""
+    asked_bytes: int = 0
+    in_use_bytes: int = 0
+    cap_bytes: int = 0
+    setting: str = ""
 
 
 class PorosDeviceLostError(PorosError):

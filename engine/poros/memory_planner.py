@@ -167,12 +167,15 @@ def too_small(
             f"; {num_rows} tokens a micro-batch would fit: lower max_seq_length or"
             " per_device_batch_size to that, which starts another run"
         )
-    return PorosOOMError(
+    error = PorosOOMError(
         f"the smallest plan needs {needed_gb:.2f} GB of the device for {step.num_rows} tokens a"
         f" micro-batch, {budget_bytes / 1e9:.2f} GB are there for it",
         where="vram_budget",
         remediation=way_out,
     )
+    error.phase, error.cap_bytes = "plan", budget_bytes
+    error.asked_bytes, error.setting = needed(step.num_rows), f"vram_budget: {setting_gb:.2f}"
+    return error
 
 
 def least_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:

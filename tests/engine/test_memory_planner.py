@@ -137,6 +137,10 @@ def test_when_nothing_fits_the_error_says_what_would() -> None:
     assert peak_bytes(foot, SIZES, replace(long, num_rows=num_rows + 1)) > 3 * 10**9
     needed_gb = float(words.split("vram_budget: ")[1].split()[0])
     choose(usable_bytes(round(needed_gb * 1e9)), SIZES, long)
+    error = refused.value
+    assert (error.phase, error.cap_bytes) == ("plan", 3 * 10**9)
+    assert error.asked_bytes == peak_bytes(foot, SIZES, long)
+    assert error.setting == f"vram_budget: {needed_gb:.2f}"
 
 
 @pytest.mark.parametrize("budget_bytes", [6 * 10**8, 2 * 10**9, 24 * 10**9])

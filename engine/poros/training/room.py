@@ -128,21 +128,26 @@ class Room:
                 f"{_gigabytes(shortage.asked_bytes)} asked for, {_gigabytes(shortage.in_use_bytes)}"
                 f" of {_gigabytes(shortage.cap_bytes)} in use, {sizes}"
             )
-        way_out = self._way_out(shortage, micro_batches, attempt)
-        return PorosOOMError(
+        way_out, setting = self._way_out(shortage, micro_batches, attempt)
+        error = PorosOOMError(
             f"{shortage.reason}: {sizes}",
             where=f"step {step}, {shortage.phase}",
             remediation=f"{way_out}; checkpoints are intact",
         )
+        error.phase, error.cap_bytes = shortage.phase, shortage.cap_bytes
+        error.asked_bytes, error.in_use_bytes = shortage.asked_bytes, shortage.in_use_bytes
+        error.setting = setting
+        return error
 
     def _way_out(
         self, shortage: Shortage, micro_batches: Sequence[Batch], attempt: Pass | None
-    ) -> str:
+    ) -> tuple[str, str]:
+        """Words, and the setting in them if one was found."""
         config = self._config
         if config.layers_per_block > 1:
-            return "set block_size: 1 (same bits) and run again"
+            return "set block_size: 1 (same bits) and run again", "block_size: 1"
         if shortage.phase == "step":
-            return "free the device of other programs, or lower lora_rank"
+            return "free the device of other programs, or lower lora_rank", ""
         found = None
         if attempt is not None and micro_batches:
             placement = self.placement
@@ -151,10 +156,11 @@ class Room:
                 largest, lambda batch: fits(attempt, batch, placement.device, placement.rest)
             )
         if found is None:
-            return (
+            words = (
                 "free the device of other programs; otherwise lower max_seq_length or"
                 " per_device_batch_size, which starts another run"
             )
+            return words, ""
         if found.num_rows:
             num_micro_batches = (
                 config.gradient_accumulation_steps * config.per_device_batch_size // found.num_rows
@@ -165,7 +171,7 @@ class Room:
             )
         else:
             setting = f"max_seq_length: {found.num_tokens}"
-        return f"set {setting}, which was tried and fits, and start another run"
+        return f"set {setting}, which was tried and fits, and start another run", setting
 
 
 def _gigabytes(num_bytes: int) -> str:

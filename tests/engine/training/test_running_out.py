@@ -98,6 +98,9 @@ def test_without_a_smaller_plan_the_run_ends_with_what_to_set(settings, monkeypa
     assert "per_device_batch_size: 1 with gradient_accumulation_steps: 4, which was tried" in str(
         caught.value
     )
+    assert caught.value.phase == "backward"
+    setting = "per_device_batch_size: 1 with gradient_accumulation_steps: 4"
+    assert caught.value.setting == setting
     assert sorted(path.name for path in (tmp_path / "out/checkpoints").glob("step-*")) == [
         "step-000001", "step-000002",
     ]  # fmt: skip
