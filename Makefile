@@ -24,11 +24,12 @@ demo: $(DEMO_STAMP) ## Fine-tune a small real model, streamed, and compare its a
 test: $(DEV_STAMP) ## All tests but the long ones
 	@$(BIN)/python -m pytest -q $(PARALLEL)
 
-check: $(DEV_STAMP) ## Format, lint, import contracts, types
+check: $(DEV_STAMP) ## Format, lint, import contracts, types, the site of docs/
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 gate: $(DEMO_STAMP) ## The parity gate on the demo's model, with its mutants
 	@$(BIN)/poros parity --demo --steps $(STEPS) --mutants
