@@ -6,7 +6,6 @@ import contextlib
 import io
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,11 +18,13 @@ from tests.engine.command_line import poros_here
 MODELS = ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", "path/to/model")
 """Folders of these names lie where the reader works, and a folder goes before the Hub."""
 
-RUN = {
-    *("check", "init", "train", "schema", "runs", "report", "leaderboard", "cache", "help"),
-    *("completion", "export", "generate", "chat"),
+ONLY_READ = {
+    "demo": "fetches a model",
+    "doctor": "its child may take two minutes; a bad row of this machine is no fault of the page",
+    "parity": "takes minutes, or a GPU; `make gate` and the GPU tests run it",
 }
-"""Commands that are run; every other one is read by the real parser."""
+"""Commands that are not run but read by the real parser, and why. `make` and `pip` aren't either:
+a target must be there, an installation would change what is tested."""
 
 ENVIRON = {"POROS_MAX_STEPS": "1", "POROS_GRADIENT_ACCUMULATION_STEPS": "2", "POROS_DEVICE": "cpu"}
 
@@ -50,7 +51,7 @@ def parse(words: list[str]) -> None:
 def run_poros(words: list[str], place: str) -> None:
     """Run ``poros ...`` in this process; it must end well."""
     parse(words)
-    if words[1] not in RUN or "NAME" in words:
+    if words[1] in ONLY_READ:
         return
     more = {"chat": ["--max-new-tokens", "2"], "generate": ["--max-new-tokens", "2"]}
     ended = poros_here(*words[1:], *more.get(words[1], []), **ENVIRON)
@@ -66,12 +67,12 @@ def run_shell(block: CodeBlock) -> None:
             subprocess.run(["bash", "-c", line], check=True)
         elif words[0] == "make":
             assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), f"{block.place}: {words}"
-        elif words[0] == "python" and words[1].endswith(".py"):
-            assert (ROOT / words[1]).exists() or Path(words[1]).exists(), f"{block.place}: {words}"
+        elif words[0] == "python":
+            files = [word for word in words if word.startswith(("docs/", "tests/"))]
+            assert files, f"{block.place}: {words}"
+            assert all((ROOT / file).exists() for file in files), f"{block.place}: {words}"
         else:
-            assert words[0] in ("pip", "export", "cd", "git", "wsl", "hf", "trl", "source"), (
-                f"{block.place}: nobody knows what {words[0]} does"
-            )
+            assert words[0] in ("pip", "export"), f"{block.place}: nobody runs {words[0]}"
 
 
 def run_python(text: str, place: str, namespace: dict[str, Any]) -> None:

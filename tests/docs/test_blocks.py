@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import click
 import pytest
 import torch
 from ruamel.yaml import YAML
 
 from poros import arch_registry
 from poros.config_load import load_config
-from tests.docs.pages import ROOT, code_blocks, pages
+from tests.docs.pages import ROOT, CodeBlock, code_blocks, pages
 from tests.docs.reader import ENVIRON, MODELS, quiet_stdin, run_python, run_shell
 from tests.engine.command_line import poros_here
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
@@ -119,6 +120,23 @@ def check_config(text, place):
     path = Path(first.removeprefix("# ") if first.endswith(".yaml") else "block.yaml")
     path.write_text(text)
     assert load_config(path).config, place
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "poros parity --demo --nonsense",
+        "poros nonsense",
+        "poros runs nonsense",
+        "poros check path/to/nothing",
+        "make nonsense",
+        "python docs/nonsense.py",
+        "nonsense",
+    ],
+)
+def test_a_line_that_does_not_work_is_found(line, here):
+    with pytest.raises((AssertionError, click.UsageError)):
+        run_shell(CodeBlock("page.md", 1, "bash", line))
 
 
 def test_every_block_that_is_not_run_is_there():

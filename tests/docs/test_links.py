@@ -6,6 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from poros import errors
+from poros.cli import cli
 from tests.docs.pages import ROOT, anchors, links, pages, slug
 
 
@@ -24,6 +25,12 @@ def test_links_and_anchors_resolve(page):
 def test_a_heading_becomes_the_anchor_that_readers_see():
     assert slug("E-host-memory") == "e-host-memory"
     assert slug("What `auto` means, and why") == "what-auto-means-and-why"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_named_in_a_sentence_exist(page):
+    named = set(re.findall(r"`poros ([a-z]+)", (ROOT / page).read_text()))
+    assert named <= set(cli.commands)
 
 
 def in_nav(entry):
