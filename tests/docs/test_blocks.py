@@ -161,6 +161,10 @@ def test_an_example_config_is_valid_and_was_measured_below_its_card(config, here
     values = YAML(typ="safe").load(text)
     assert values["vram_budget"] == "min"
     needed = most_process_bytes(record)
+    told = f"{needed / 1e9:.2f}"
+    table = (ROOT / "docs" / "consumer-gpus.md").read_text().splitlines()
+    assert f"{told} GB of the card" in text
+    assert f"| {told} |" in next(row for row in table if f"[{config.name}]" in row)
     assert 1e9 < needed < float(config.stem.removeprefix("card-").removesuffix("gb")) * 1e9
     rows = (ROOT / "docs" / "validation" / "README.md").read_text().splitlines()
     row = next(row for row in rows if row.startswith(f"| `{folder}` |"))
