@@ -18,6 +18,7 @@ from poros.cli_cache import cache
 from poros.cli_chat import chat, generate
 from poros.cli_check import check, check_options
 from poros.cli_completion import SHELLS, answer, script
+from poros.cli_data import data
 from poros.cli_doctor import doctor
 from poros.cli_export import export
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
@@ -157,6 +158,7 @@ cli.add_command(cache)
 cli.add_command(export)
 cli.add_command(chat)
 cli.add_command(generate)
+cli.add_command(data)
 
 
 @cli.command("help")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
-from poros.errors import PorosOutputError
+from poros.errors import PorosConfigError, PorosOutputError
 
 if TYPE_CHECKING:
     from poros.cache_entries import CacheEntry
@@ -77,9 +77,8 @@ def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json
     "--keep",
     "keep_gb",
     type=click.FloatRange(min=0),
-    default=0.0,
     metavar="GB",
-    help="What may stay, of the entries used last.",
+    help="What may stay, of the entries used last; 0 if --unused-days alone is given.",
 )
 @click.option(
     "--unused-days",
@@ -93,7 +92,7 @@ def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json
 def prune_command(
     cache: Path | None,
     *,
-    keep_gb: float,
+    keep_gb: float | None,
     unused_days: float | None,
     dry_run: bool,
     yes: bool,
@@ -107,9 +106,15 @@ def prune_command(
     from poros.cache_entries import nf4_folder, remove_entry, to_prune
     from poros.cache_hold import is_in_use
 
+    if keep_gb is None and unused_days is None:
+        raise PorosConfigError(
+            "nothing says what may stay",
+            where="poros cache prune",
+            remediation="--keep GB or --unused-days DAYS; --keep 0 removes every entry",
+        )
     folder = cache or nf4_folder()
     unused_since_s = None if unused_days is None else time.time() - unused_days * _DAY_S
-    going = to_prune(folder, keep_bytes=round(keep_gb * 1e9), unused_since_s=unused_since_s)
+    going = to_prune(folder, keep_bytes=round((keep_gb or 0) * 1e9), unused_since_s=unused_since_s)
     if dry_run:
         _tell(going, as_json=as_json, word="would remove")
         return 0

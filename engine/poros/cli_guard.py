@@ -89,6 +89,9 @@ class Guard:
                 result = command.invoke(context)
         except click.exceptions.Exit as stop:
             return stop.exit_code
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            return error.exit_code
         except click.ClickException as error:
             return _report(_usage_error(error, name))
         return result if isinstance(result, int) else 0
@@ -161,7 +164,7 @@ def _before_libraries() -> None:
 def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context else name
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
 
 

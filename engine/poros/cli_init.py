@@ -28,6 +28,7 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
     if not is_stdout:
         _refuse_taken(path, force=force)
     init_file.check_data(data)
+    schedule = init_file.schedule_for(data)
     sizes, note = init_file.model_sizes(model)
     sized = init_file.size_for(sizes, _card_bytes())
     name = "train" if is_stdout else path.stem
@@ -36,8 +37,9 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
         "dataset": data,
         "output_dir": f"{name}-run",
         **sized.settings,
+        **schedule.settings,
     }
-    notes = [*sized.notes, *filter(None, [note])]
+    notes = [*sized.notes, *schedule.notes, *filter(None, [note])]
     text = init_file.render(settings, [f"poros train {'FILE' if is_stdout else path}", *notes])
     if is_stdout:
         click.echo(text, nl=False)

@@ -10,6 +10,7 @@ from typing import Any
 from poros.check_memory import Wanted, planned
 from poros.errors import PorosDataError, PorosError, PorosHubError, escape_control
 from poros.memory_sizes import ModelSizes
+from poros.rows import read_rows
 
 _SAMPLES = 8
 """Of an optimizer step, as the defaults have it: micro-batches are sized, results are not."""
@@ -17,6 +18,10 @@ _LENGTHS = (2048, 1024, 512, 256)
 _CPU_LENGTH = 512
 _ROOM = 0.93
 """Of a card: the rest is for the desktop, and for what an estimate may miss."""
+_COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")
+_MOST_COUNTED_BYTES = 10**8
+_USUAL_WARMUP = 100
+"""The default of warmup_steps."""
 _FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -78,6 +83,29 @@ def size_for(sizes: ModelSizes | None, card_bytes: int | None) -> Sized:
             return Sized(settings, [f"{batch} x {length} tokens are {told}"])
     note = f"not even {_LENGTHS[-1]} tokens are expected to fit into {card}: poros check says more"
     return Sized({"max_seq_length": _LENGTHS[-1]}, [note])
+
+
+def schedule_for(data: str) -> Sized:
+    """A warm-up that a small file leaves room for; nothing for other data.
+
+    Raises:
+        PorosDataError: The file has no row, or lines that can't be read.
+    """
+    path = Path(data).expanduser()
+    is_read = path.suffix.lower() in _COUNTED_SUFFIXES and path.is_file()
+    if not is_read or path.stat().st_size > _MOST_COUNTED_BYTES:
+        return Sized({}, [])
+    num_rows = len(read_rows(path, "skip"))
+    if not num_rows:
+        raise PorosDataError(
+            "no rows", where=escape_control(data), remediation="give a file with rows in it"
+        )
+    num_steps = -(-num_rows // _SAMPLES)
+    if num_steps >= 10 * _USUAL_WARMUP:
+        return Sized({}, [])
+    warmup = num_steps // 10
+    told = f"{num_rows} rows are {num_steps} optimizer steps, {warmup} of them warm up"
+    return Sized({"warmup_steps": warmup}, [f"{told}; num_epochs says how often they are seen"])
 
 
 def check_data(data: str) -> None:

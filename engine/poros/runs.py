@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from poros import atomic, run_folder, run_registry
-from poros.errors import PorosConfigError, PorosError, escape_control
+from poros.errors import PorosConfigError, PorosError, PorosOutputError, escape_control
 from poros.run_registry import Known
 from poros.run_story import Story, read_story
 
@@ -160,21 +161,39 @@ def remove_run(run: Run) -> list[str]:
     """Remove a run's files and forget it; files that are not a run's stay, and are named.
 
     Raises:
-        PorosOutputError: It is running.
+        PorosOutputError: It is running, or its files can't be removed.
     """
     if run.state == GONE:
         run_registry.forget(run.known.run_id)
         return []
+    _refuse_protected(run.path)
     with run_folder.holding(run.path):
         # run.json goes last: until then the folder can be found and removed again.
         for name in sorted(_OURS, key=lambda name: name == "run.json"):
             atomic.remove(run.path / name)
         atomic.sweep_temps(run.path, owned=True)
     left = sorted(inner.name for inner in run.path.iterdir())
+    if kept := [name for name in left if name in _OURS]:
+        raise _not_removed(run.path, f"{', '.join(kept)} can't be removed")
     if not left:
         run.path.rmdir()
     run_registry.forget(run.known.run_id)
     return left
+
+
+def _refuse_protected(folder: Path) -> None:
+    """Refuse before the first file goes: a folder that can't be changed keeps its entries."""
+    for path in (folder, *(inner for inner in folder.rglob("*") if inner.is_dir())):
+        if not path.is_symlink() and not os.access(path, os.W_OK | os.X_OK):
+            raise _not_removed(path, "the folder can't be changed")
+
+
+def _not_removed(path: Path, what: str) -> PorosOutputError:
+    return PorosOutputError(
+        what,
+        where=escape_control(str(path)),
+        remediation="mend its rights (chmod u+rwx) and run again",
+    )
 
 
 def gone_error(path: Path) -> PorosConfigError:

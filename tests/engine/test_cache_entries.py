@@ -62,7 +62,7 @@ def test_pruning_spares_what_was_used_since(cache):
 
 
 def test_a_dry_run_removes_nothing(cache):
-    answer = json.loads(poros_here("cache", "prune", "--dry-run", "--json").stdout)
+    answer = json.loads(poros_here("cache", "prune", "--keep", "0", "--dry-run", "--json").stdout)
     assert [entry["model"] for entry in answer["would_remove"]] == ["m/old", "m/mid", "m/new"]
     assert len(names(cache)) == 3
 
@@ -80,14 +80,22 @@ def test_a_model_with_two_entries_needs_more_than_its_name(cache):
         cache_entries.find_entry(cache, "m/new")
 
 
+def test_pruning_wants_to_be_told_what_may_stay(cache):
+    refused = poros_here("cache", "prune", "-y")
+    assert (refused.returncode, "--keep GB or --unused-days DAYS" in refused.stderr) == (2, True)
+    assert len(names(cache)) == 3
+    assert poros_here("cache", "prune", "--unused-days", "1", "-y").returncode == 0
+    assert names(cache) == []
+
+
 def test_nothing_is_removed_without_a_yes(cache):
-    for arguments in (("rm", "m/old"), ("prune",)):
+    for arguments in (("rm", "m/old"), ("prune", "--keep", "0")):
         refused = poros_here("cache", *arguments)
         assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     assert len(names(cache)) == 3
     assert poros_here("cache", "rm", "m/old", "-y").returncode == 0
     assert names(cache) == ["m/mid", "m/new"]
-    assert poros_here("cache", "prune", "-y").returncode == 0
+    assert poros_here("cache", "prune", "--keep", "0", "-y").returncode == 0
     assert names(cache) == []
 
 
@@ -121,7 +129,7 @@ def test_an_entry_in_use_is_shown_and_stays(cache):
     assert [entry["in_use"] for entry in listed] == [True, False, False]
     refused = poros_here("cache", "rm", "m/old", "-y")
     assert (refused.returncode, "a run is using" in refused.stderr) == (7, True)
-    assert poros_here("cache", "prune", "-y").returncode == 0
+    assert poros_here("cache", "prune", "--keep", "0", "-y").returncode == 0
     assert names(cache) == ["m/old"]
     held.release()
     assert is_in_use(path)

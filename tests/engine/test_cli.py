@@ -149,6 +149,22 @@ def test_training_without_a_dataset_says_what_to_add(tmp_path):
     assert "dataset is missing" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [[], ["runs"], ["cache"]])
+def test_a_group_alone_shows_its_help(arguments):
+    done = poros_here(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Usage: {' '.join(['poros', *arguments])} [OPTIONS] COMMAND")
+    assert "\n  ls" in done.stderr or "\n  list" in done.stderr or "\n  train" in done.stderr
+    assert "error" not in done.stderr
+
+
+def test_a_missing_argument_with_choices_is_one_line():
+    done = poros_here("completion")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Choose from: bash, fish, zsh" in done.stderr
+
+
 def test_a_full_stdout_is_one_line():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -7,7 +7,7 @@ import pytest
 from poros.config import PorosConfig, field_schemas
 from poros.config_load import load_config
 from poros.errors import PorosConfigError
-from poros.init_file import model_sizes, render, size_for
+from poros.init_file import model_sizes, render, schedule_for, size_for
 from tests.engine.command_line import poros_here
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
 
@@ -103,6 +103,20 @@ def test_a_missing_data_file_is_told_before_anything_is_written(tmp_path):
     done = poros_here("init", str(tmp_path / "x.yaml"), "-m", "a/b", "-d", "no.jsonl")
     assert done.returncode == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_gets_a_warm_up_that_fits(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n' * 201)
+    assert schedule_for(str(path)).settings == {"warmup_steps": 2}
+    assert "201 rows are 26 optimizer steps, 2 of them" in schedule_for(str(path)).notes[0]
+    path.write_text('{"text": "a"}\n' * 8000)
+    assert schedule_for(str(path)).settings == {}
+    assert schedule_for("owner/name").settings == {}
+    path.write_text("")
+    ended = poros_here("init", str(tmp_path / "x.yaml"), "-m", "a/b", "-d", str(path))
+    assert (ended.returncode, "no rows" in ended.stderr) == (3, True)
+    assert not (tmp_path / "x.yaml").exists()
 
 
 def test_stdout_gets_the_text_alone(data):

@@ -172,6 +172,29 @@ def test_runs_are_compared_by_settings_results_and_losses(tmp_path):
     assert record["same_losses_until_step"] == 2
 
 
+@pytest.mark.parametrize("inner", ["", "checkpoints"])
+def test_a_run_that_cannot_be_removed_keeps_its_files_and_is_said(tmp_path, monkeypatch, inner):
+    make(tmp_path / "a")
+    (tmp_path / "a" / "checkpoints").mkdir(exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    protected = tmp_path / "a" / inner if inner else tmp_path / "a"
+    monkeypatch.setattr(runs.os, "access", lambda path, mode: path != protected)
+    ended = poros_here("runs", "rm", str(tmp_path / "a"), "--yes")
+    assert (ended.returncode, ended.stdout) == (7, "")
+    assert f"the folder can't be changed, {protected} -> mend its rights" in ended.stderr
+    assert [p for p in sorted(tmp_path.rglob("*")) if p.name != "lock"] == [
+        p for p in before if p.name != "lock"
+    ]
+
+
+def test_files_that_do_not_go_are_an_error_and_the_run_is_not_forgotten(tmp_path, monkeypatch):
+    make(tmp_path / "a")
+    monkeypatch.setattr(runs.atomic, "remove", lambda path: None)
+    with pytest.raises(PorosOutputError, match=r"events\.jsonl.* can't be removed"):
+        runs.remove_run(look(tmp_path / "a"))
+    assert len(runs.list_runs()) == 1
+
+
 def test_the_same_losses_are_the_same_to_the_last_bit():
     almost = 2.0000000000000004
     assert runs.same_until([{1: 3.0, 2: 2.0}, {1: 3.0, 2: almost}]) == 1

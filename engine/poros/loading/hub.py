@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,20 @@ TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 Emit = Callable[[Event], None]
 
 
-def resolve_model(name_or_path: str, emit: Emit, *, revision: str | None = None) -> Path:
+def resolve_model(
+    name_or_path: str,
+    emit: Emit,
+    *,
+    revision: str | None = None,
+    patterns: Sequence[str] = FETCHED,
+) -> Path:
     """The folder with the model's files.
 
     Args:
         name_or_path: A local folder, or a Hub name, which may end in ``@revision``.
         emit: Takes the events of a download.
         revision: Branch, tag or commit; the default branch if left out.
+        patterns: Which of the repository's files are wanted.
 
     Raises:
         PorosModelError: A path that is no folder, or a repository without safetensors.
@@ -64,10 +71,10 @@ def resolve_model(name_or_path: str, emit: Emit, *, revision: str | None = None)
     found = parse_model(name_or_path)
     if isinstance(found, Path):
         return found
-    return _fetch(found.name, revision or found.revision or None, emit)
+    return _fetch(found.name, revision or found.revision or None, emit, patterns)
 
 
-def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
+def _fetch(name: str, revision: str | None, emit: Emit, patterns: Sequence[str]) -> Path:
     if constants.HF_HUB_OFFLINE:
         return _cached(name, revision, "HF_HUB_OFFLINE is set")
     try:
@@ -86,7 +93,7 @@ def _fetch(name: str, revision: str | None, emit: Emit) -> Path:
         # It resolves the revision to a commit once, so all files are of that commit; given the
         # commit itself it would not note the branch, and offline mode would not find the copy.
         folder = snapshot_download(
-            name, revision=revision, allow_patterns=list(FETCHED), tqdm_class=_progress_bar(emit)
+            name, revision=revision, allow_patterns=list(patterns), tqdm_class=_progress_bar(emit)
         )
         _verify(Path(folder), before, name)
     emit(PhaseFinished(phase="download", duration_s=time.monotonic() - started_s))

@@ -127,7 +127,8 @@ class Work:
                 Warned(
                     code="W-warmup",
                     message=f"warmup_steps {config.warmup_steps} is not less than the run's"
-                    f" {total_steps} steps: the learning rate never gets to its height",
+                    f" {total_steps} steps: the learning rate never gets to its height; set"
+                    f" warmup_steps: {total_steps // 10}",
                 )
             )
 
