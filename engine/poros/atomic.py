@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from poros import failpoints
-from poros.errors import PorosStorageError
+from poros.errors import PorosError, PorosOutputError, PorosStorageError
 
 TEMP_PREFIX = ".tmp-"
 """What every temporary name starts with; the writer's process id follows."""
@@ -170,9 +170,7 @@ def free_bytes(folder: Path) -> int:
         return 0
 
 
-def storage_error(
-    error: BaseException, final: Path, *, needed_bytes: int = 0
-) -> PorosStorageError | None:
+def storage_error(error: BaseException, final: Path, *, needed_bytes: int = 0) -> PorosError | None:
     """The error to show for a failed write; None when ``error`` is none.
 
     safetensors reports the system's errors as text ("os error 28"), so the text is looked at too.
@@ -180,6 +178,12 @@ def storage_error(
     number = _errno_of_failed_write(error, final.parent)
     if number is None:
         return None
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PorosOutputError(
+            f"can't be written: {os.strerror(number)}",
+            where=str(final),
+            remediation="mend its mount and rights, or choose another folder",
+        )
     free = free_bytes(final.parent)
     amount = (
         f"needed {needed_bytes} bytes, free {free} bytes" if needed_bytes else f"free {free} bytes"

@@ -1,5 +1,6 @@
 """Files and folders appear whole or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from poros import atomic, failpoints
-from poros.errors import PorosStorageError
+from poros.errors import PorosOutputError, PorosStorageError
 
 WRITE_ONE_FOLDER = """
 import sys
@@ -73,6 +74,15 @@ def test_a_failing_disk_is_one_error_and_leaves_the_old_file(tmp_path, monkeypat
 def test_a_network_error_in_the_body_is_not_called_a_disk_error(tmp_path):
     with pytest.raises(ConnectionResetError), atomic.atomic_dir(tmp_path / "new"):
         raise ConnectionResetError(104, "reset by peer")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_rights_are_not_called_a_failing_disk(tmp_path, number):
+    error = OSError(number, os.strerror(number), str(tmp_path / "x"))
+    found = atomic.storage_error(error, tmp_path / "x", needed_bytes=5)
+    assert type(found) is PorosOutputError
+    assert found.message == f"can't be written: {os.strerror(number)}"
+    assert "rights" in found.remediation
 
 
 def test_safetensors_disk_full_text_is_understood(tmp_path):

@@ -122,10 +122,12 @@ def pieces(sample: Sample, tokenizer: PreTrainedTokenizerBase) -> list[tuple[str
     tokens = zip(sample.input_ids, sample.labels, strict=True)
     return [
         (
-            tokenizer.decode(
-                [token for token, _ in run],
-                skip_special_tokens=False,
-                clean_up_tokenization_spaces=False,
+            str(
+                tokenizer.decode(
+                    [token for token, _ in run],
+                    skip_special_tokens=False,
+                    clean_up_tokenization_spaces=False,
+                )
             ),
             is_trained,
         )
