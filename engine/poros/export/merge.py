@@ -177,6 +177,7 @@ def paired(source: ByteSource, emit: Callable[[Event], None]) -> ModelFiller:
         PorosModelError: It is quantised, refused, or its files disagree.
     """
     spec = architecture_of(source.config, where=source.name)
+    # No code of the model runs here, and the merged config leaves its auto_map out.
     check_config(source.config, spec, where=source.name, trust_remote_code=True)
     if is_prequantised(source.config, where=source.name):
         raise PorosModelError(
