@@ -9,10 +9,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -54,7 +56,7 @@ class HubClient:
         """Nobody is asked yet."""
         self.model, self._timeout_s = model, timeout_s
         self.endpoint, self._token = checked_endpoint(), token()
-        self._opener = urllib.request.build_opener(_NoRedirects, *_https())
+        self._opener = urllib.request.build_opener(_NoRedirects, _Https)
 
     def info(self) -> dict[str, Any]:
         """What the Hub says of the revision: files with sizes, licence, terms.
@@ -153,11 +155,23 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def _https() -> list[urllib.request.BaseHandler]:
-    """Certificates as the user named them, the system's, or those that come with packages."""
-    import ssl
+class _Https(urllib.request.HTTPSHandler):
+    """Certificates are read, which takes a while, once and when an https address is asked first."""
 
-    named = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+    def __init__(self) -> None:
+        """Not the parent's, which reads them at once."""
+        urllib.request.AbstractHTTPHandler.__init__(self)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Ask with the certificates of the process's environment."""
+        named = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+        connection: Any = http.client.HTTPSConnection
+        return self.do_open(connection, req, context=_tls(named))
+
+
+@cache
+def _tls(named: str | None) -> ssl.SSLContext:
+    """Certificates as the user named them, the system's, or those that come with packages."""
     if named is None and not _has_system_certificates(ssl.get_default_verify_paths()):
         try:
             import certifi  # type: ignore[import-not-found,unused-ignore]  # where it is installed
@@ -167,7 +181,7 @@ def _https() -> list[urllib.request.BaseHandler]:
             named = None
     is_folder = named is not None and Path(named).is_dir()
     try:
-        context = ssl.create_default_context(
+        return ssl.create_default_context(
             cafile=None if is_folder else named, capath=named if is_folder else None
         )
     except OSError as error:
@@ -176,7 +190,6 @@ def _https() -> list[urllib.request.BaseHandler]:
             where=str(named),
             remediation=f"correct or unset {', '.join(_CERTIFICATES)}",
         ) from None
-    return [urllib.request.HTTPSHandler(context=context)]
 
 
 def _has_system_certificates(paths: Any) -> bool:

@@ -211,12 +211,20 @@ def test_an_endpoint_of_nonsense_is_one_line(hub, monkeypatch, address):
 
 
 def test_certificates_that_can_not_be_read_are_told(hub, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint.replace("http:", "https:"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     code, line = refused()
     assert (code, "certificates can't be read" in line) == (5, True)
     (tmp_path / "none.pem").write_text("no certificate")
     assert "certificates can't be read" in refused()[1]
+    # A folder can be read: what fails is the stub, which speaks no TLS.
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
+    code, line = refused()
+    assert (code, "SSLError" in line, "certificates can't" in line) == (5, True, False)
+
+
+def test_certificates_are_not_read_for_an_address_without_tls(hub, monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     assert check_model(REPOSITORY).refusals == []
 
 
