@@ -22,7 +22,8 @@ _NOT_EXACT = (
 _PHASES = {
     "start": "imports", "inputs": "inputs (download and tokenise within)",
     "hash": "hash of the model", "device": "start of the device", "load": "load",
-    "quantise": "quantise", "plan": "plan", "attach": "attach", "train": "train",
+    "read": "rest of the blocks' bytes", "quantise": "quantise", "plan": "plan",
+    "attach": "attach", "train": "train",
     "evaluate": "evaluate", "sample": "samples", "save": "save",
 }  # fmt: skip
 

@@ -78,6 +78,9 @@ class BaseModel:
     rss_before_bytes: int = 0
 
 
+Meanwhile = Callable[[BaseModel], None]
+
+
 def load_base_model(
     source: ByteSource,
     *,
@@ -92,6 +95,7 @@ def load_base_model(
     load_strategy: str = "auto",
     architecture: ArchSpec | None = None,
     host_tier: str = "auto",
+    meanwhile: Meanwhile | None = None,
 ) -> BaseModel:
     """Load a model, quantising each linear once on `device` or taking it from the cache.
 
@@ -109,6 +113,9 @@ def load_base_model(
             device memory of all of the model.
         architecture: The record to load by; None: the family's own.
         host_tier: ``registered``, ``pageable``, ``disk``, or ``auto`` for what there is room for.
+        meanwhile: Is called with the model while its blocks' bytes are still being read: ends are
+            there, placeholders too. Again, with another one, if a damaged cache makes the load
+            begin anew.
 
     Raises:
         PorosConfigError: ``disk``, but the blocks are in no file.
@@ -133,13 +140,17 @@ def load_base_model(
     cached = not as_stock and not as_it_is
     tier = tier_for(host_tier, source, plan, cached=cached, as_stock=as_stock)
     plan = replace(plan, tier=make_tier(tier, device))
-    with memory_errors():
-        if as_stock:
-            base = _load_through_stock(source, plan)
-        elif cache is None or as_it_is:
-            base = _base_model(ModelFiller(source, plan).run(), plan, source.digest())
-        else:
-            base = _load_through_cache(source, plan, cache)
+    beside = _Beside(meanwhile or _nothing, tier)
+    try:
+        with memory_errors():
+            if as_stock:
+                base = _load_through_stock(source, plan, beside)
+            elif cache is None or as_it_is:
+                base = _made(ModelFiller(source, plan), source.digest(), beside)
+            else:
+                base = _load_through_cache(source, plan, cache, beside)
+    except _BesideError as carrier:
+        raise carrier.error from carrier.error.__cause__
     taken = tier_taken(tier, base.blocks, device, emit=emit)
     return replace(base, host_tier=taken, rss_before_bytes=rss_before_bytes)
 
@@ -151,7 +162,9 @@ def place_ends(base: BaseModel, device: torch.device, *, without: Collection[str
             base.model.get_submodule(path).to(device)
 
 
-def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> BaseModel:
+def _load_through_cache(
+    source: ByteSource, plan: LoadPlan, cache: Path, beside: _Beside
+) -> BaseModel:
     key = nf4_cache.cache_key(source.digest(), dtype=plan.dtype, device=plan.device)
     entry = nf4_cache.entry_for(cache, key)
     held = hold(entry)
@@ -159,7 +172,7 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
         try:
             stored = SafetensorsSource(entry, name=source.name)
             again = replace(plan, prequantised=True)
-            base = _base_model(ModelFiller(stored, again).run(), again, source.digest())
+            base = _made(ModelFiller(stored, again), source.digest(), beside)
         except RecordError:
             raise
         except PorosModelError as error:
@@ -171,7 +184,7 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
     if plan.tier.files is not None:
         peak_bytes = _write_entry(source, plan, entry, key)
         gc.collect()  # the model that it was written from: linears and weights hold each other
-        base = _load_through_cache(source, plan, cache)  # it is sound now, and found
+        base = _load_through_cache(source, plan, cache, beside)  # it is sound now, and found
         peak_bytes = max(peak_bytes, base.load_device_peak_bytes)
         return replace(base, from_cache=False, load_device_peak_bytes=peak_bytes)
     headers = {name: source.header(name) for name in source.names()}
@@ -179,8 +192,9 @@ def _load_through_cache(source: ByteSource, plan: LoadPlan, cache: Path) -> Base
     with nf4_cache.writing(
         entry, key, name=source.name, needed_bytes=needed_bytes, emit=plan.emit
     ) as writer:
-        base = _base_model(ModelFiller(source, plan, writer).run(), plan, source.digest())
+        base = _made(ModelFiller(source, plan, writer), source.digest(), _nothing)
         writer.finish(base.model.config, source.folder)
+    beside(base)
     there = entry if entry.is_dir() else None
     return replace(base, cache_entry=there, cache_hold=hold(entry))
 
@@ -206,15 +220,47 @@ def _write_entry(source: ByteSource, plan: LoadPlan, entry: Path, key: dict[str,
     return peak_bytes
 
 
-def _load_through_stock(source: ByteSource, plan: LoadPlan) -> BaseModel:
+def _load_through_stock(source: ByteSource, plan: LoadPlan, beside: _Beside) -> BaseModel:
     # Stock would fill a missing tensor with random numbers; this refuses it first.
     hf_config = ModelFiller(source, plan).skeleton.model.config
     with phase_events("quantise", plan.emit), device_peak(plan.device) as peak:
         stock = StockSource(source, hf_config, dtype=plan.dtype, device=plan.device)
     again = replace(plan, prequantised=True)
-    base = _base_model(ModelFiller(stock, again).run(), again, source.digest())
+    base = _made(ModelFiller(stock, again), source.digest(), beside)
     peak_bytes = max(peak[0], base.load_device_peak_bytes)
     return replace(base, prequantised=False, load_device_peak_bytes=peak_bytes)
+
+
+def _made(filler: ModelFiller, digest: str, beside: Meanwhile) -> BaseModel:
+    with filler.run() as filled:
+        base = _base_model(filled, filler.plan, digest)
+        beside(base)
+    return base
+
+
+class _BesideError(BaseException):
+    """Carries an error of `meanwhile` past what handles those of the load."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Beside:
+    """`meanwhile`, with its errors told from the load's."""
+
+    def __init__(self, work: Meanwhile, tier: str) -> None:
+        self._work, self._tier = work, tier
+
+    def __call__(self, base: BaseModel) -> None:
+        try:
+            self._work(replace(base, host_tier=self._tier))
+        except Exception as error:  # noqa: BLE001 - it is raised again outside the load
+            raise _BesideError(error) from None
+
+
+def _nothing(_: BaseModel) -> None:
+    """The load waits for the bytes alone."""
 
 
 def _base_model(filled: Filled, plan: LoadPlan, digest: str) -> BaseModel:

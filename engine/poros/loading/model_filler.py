@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -133,25 +134,30 @@ class ModelFiller:
             self._report_left_out()
             self._check_tied_copies()
             self._fill_ends(reader)
-            num_layers = len(self.skeleton.layers)
-            for index, frozen in enumerate(self._fill_layers()):
+            for num_blocks, frozen in enumerate(self._fill_layers(), start=1):
                 drop(frozen)
-                done = min((index + 1) * self.plan.layers_per_block, num_layers)
-                self._progress("quantise", done, num_layers)
+                self._progress("quantise", num_blocks)
         return peak[0]
 
-    def run(self) -> Filled:
-        """Fill everything; the ends stay on the host."""
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Filled]:
+        """Fill everything; the ends stay on the host.
+
+        Inside, all but the blocks' bytes is there; they are there when it ends well.
+        """
         phase = "load" if self.plan.prequantised or self.plan.quantization != "nf4" else "quantise"
-        with phase_events(phase, self.plan.emit), device_peak(self.plan.device) as peak:
-            self._report_left_out()
-            self._check_tied_copies()
-            with FileReader() as reader:
-                blocks = self._fill_all(phase, reader)
-        finish(self.skeleton)
-        self._set_generation_config()
-        self._check_filled()
-        return Filled(self.skeleton, blocks, self._resident_bytes(), peak[0])
+        with FileReader() as reader:
+            with phase_events(phase, self.plan.emit), device_peak(self.plan.device) as peak:
+                self._report_left_out()
+                self._check_tied_copies()
+                blocks = self._lay_out_all(phase, reader)
+            finish(self.skeleton)
+            self._set_generation_config()
+            self._check_filled()
+            yield Filled(self.skeleton, blocks, self._resident_bytes(), peak[0])
+            if self._defers:
+                with phase_events("read", self.plan.emit):
+                    self._wait_filled(blocks)
 
     def _expected(self) -> dict[str, Expected]:
         expected: dict[str, Expected] = {}
@@ -167,22 +173,22 @@ class ModelFiller:
                 expected[name] = Expected(FLOATS, tuple(tensor.shape))
         return expected
 
-    def _fill_all(self, phase: str, reader: FileReader) -> list[Block]:
+    def _lay_out_all(self, phase: str, reader: FileReader) -> list[Block]:
         """Ends first, then the layers; what lies in files comes while the next are laid out."""
         ends = self._fill_ends(reader)
-        blocks, size = [], self.plan.layers_per_block
-        num_layers = len(self.skeleton.layers)
+        blocks: list[Block] = []
         for block in self._lay_out_blocks(reader):
             blocks.append(block)
             if not self._defers:
-                self._progress(phase, min(len(blocks) * size, num_layers), num_layers)
+                self._progress(phase, len(blocks))
         for future in ends:
             future.result()
+        return blocks
+
+    def _wait_filled(self, blocks: Sequence[Block]) -> None:
         for done, block in enumerate(blocks, start=1):
             block.wait_filled()
-            if self._defers:
-                self._progress(phase, min(done * size, num_layers), num_layers)
-        return blocks
+            self._progress("read", done)
 
     def _fill_layers(self) -> Iterator[list[FrozenTensor]]:
         """Block by block, what travels."""
@@ -354,7 +360,9 @@ class ModelFiller:
                 remediation="report it: the checkpoint was taken for complete and is not",
             )
 
-    def _progress(self, phase: str, done: int, total: int) -> None:
+    def _progress(self, phase: str, num_blocks: int) -> None:
+        total = len(self.skeleton.layers)
+        done = min(num_blocks * self.plan.layers_per_block, total)
         self.plan.emit(PhaseProgressed(phase=phase, done=done, total=total, unit="layers"))
 
 

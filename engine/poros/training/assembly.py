@@ -18,7 +18,7 @@ from poros.data.given import GivenBatches
 from poros.event_log import EventLog
 from poros.events import Event, ModelLoaded
 from poros.loading import nf4_cache
-from poros.loading.base_model import BaseModel, load_base_model, place_ends
+from poros.loading.base_model import BaseModel, Meanwhile, load_base_model, place_ends
 from poros.loading.byte_source import ByteSource
 from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
@@ -45,6 +45,7 @@ from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import learning_rate_at
 from poros.training.placement import Placement
 from poros.training.planning import PlanWatch, longest_rows, plan_run
+from poros.training.rates import link_rate
 from poros.training.resume import ResumePoint
 from poros.training.room import Room
 from poros.training.telemetry import Meter
@@ -103,6 +104,7 @@ def load_configured(
     *,
     device: torch.device,
     emit: Emit,
+    meanwhile: Meanwhile | None = None,
 ) -> BaseModel:
     """The base as a config wants it; see `load_base_model`."""
     return load_base_model(
@@ -118,6 +120,7 @@ def load_configured(
         load_strategy=config.nf4_load_strategy,
         architecture=architecture,
         host_tier=config.host_tier,
+        meanwhile=meanwhile,
     )
 
 
@@ -135,11 +138,7 @@ class Assembly:
         """Load the base, attach adapters and ring, and take the state of ``point``."""
         self.config, self.inputs, self.around, self._point = config, inputs, around, point
         self.device = inputs.device
-        self.base = self._load_base()
-        with phase_events("plan", around.emit):
-            self.plan = self._make_plan(batches)
-        with phase_events("attach", around.emit):
-            self._attach()
+        self.base = self._load_base(lambda base: self._prepare(base, batches))
         self.room = self._make_room()
         self.looks = Looks(
             config,
@@ -158,6 +157,14 @@ class Assembly:
             load_checkpoint(
                 point.folder, params=self.params, optimizer=self.optimizer, device=self.device
             )
+
+    def _prepare(self, base: BaseModel, batches: StepBatches | GivenBatches) -> None:
+        """Plan and attach while the blocks' bytes are still on their way."""
+        self.base = base
+        with phase_events("plan", self.around.emit):
+            self.plan = self._make_plan(batches)
+        with phase_events("attach", self.around.emit):
+            self._attach()
 
     def _attach(self) -> None:
         """Ends, adapters, optimizer and ring, in this order."""
@@ -251,13 +258,16 @@ class Assembly:
         self.around.emit(event)
         self._watch.hear(event)
 
-    def _load_base(self) -> BaseModel:
+    def _load_base(self, meanwhile: Meanwhile) -> BaseModel:
+        if self.device.type == "cuda":
+            link_rate(self.device)  # now: beside the blocks' reads it would seem slower
         return load_configured(
             self.config,
             self.inputs.source,
             self.inputs.architecture,
             device=self.device,
             emit=self.around.emit,
+            meanwhile=meanwhile,
         )
 
     def _attach_adapter(self) -> PeftModel:
