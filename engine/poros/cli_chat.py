@@ -88,11 +88,14 @@ def generate(adapter: str, **options: Any) -> int:
 @click.command("chat")
 @click.argument("adapter")
 @_answer_options
-def chat(adapter: str, **options: Any) -> int:
+@click.option("--json-lines", is_flag=True, help="For programs: a JSON object a line, either way.")
+def chat(adapter: str, *, json_lines: bool, **options: Any) -> int:
     """Talk to ADAPTER on its base, streamed as in training. /exit ends.
 
     ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number.
     """
+    if json_lines:
+        return _call("poros.answering.chat_lines", "run_chat_lines", adapter, options)
     return _call("poros.answering.chat", "run_chat", adapter, options)
 
 
