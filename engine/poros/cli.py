@@ -65,6 +65,8 @@ def check_command(model: str, *, as_json: bool, **options: Any) -> int:
 
 @cli.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="The rows as JSON on stdout.")
+@click.option("--json-lines", is_flag=True, help="Each row as a line of JSON when it is known.")
+@click.option("--row", "only", multiple=True, metavar="ID", help="Only this row; can be repeated.")
 @click.option("--kernels/--no-kernels", default=True, help="Try real kernels in a child process.")
 @click.option(
     "--timeout",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from poros.cli_answers import print_json, safe
+from poros.errors import PorosConfigError
 
 if TYPE_CHECKING:
     from poros.doctor_rows import Row
@@ -20,7 +22,15 @@ _GLYPHS = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
 _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "cyan"}
 
 
-def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) -> int:
+def doctor(
+    *,
+    as_json: bool,
+    kernels: bool,
+    timeout_s: float,
+    output_dir: Path,
+    json_lines: bool = False,
+    only: Sequence[str] = (),
+) -> int:
     """Print all rows; the exit code is 1 if one of them is bad, else 0.
 
     Args:
@@ -28,23 +38,53 @@ def doctor(*, as_json: bool, kernels: bool, timeout_s: float, output_dir: Path) 
         kernels: Whether to try real kernels in a child process.
         timeout_s: For that child.
         output_dir: Where a run would write.
+        json_lines: For programs; a line for each row when it is known, and the verdict.
+        only: The rows that are wanted, by id; empty: all.
+
+    Raises:
+        PorosConfigError: None of the rows that are wanted is there.
     """
     from poros.doctor import examine
 
     rows: list[Row] = []
-    for row in examine(output_dir=output_dir, timeout_s=timeout_s, kernels=kernels):
+    show = _print_line if json_lines else _pass_over if as_json else _print
+    for row in examine(
+        output_dir=output_dir,
+        timeout_s=timeout_s,
+        kernels=kernels,
+        only=only,
+        trying=_print_trying if json_lines else _pass_over,
+    ):
         rows.append(row)
-        if not as_json:
-            _print(row)
+        show(row)
+    if only and not rows:
+        raise PorosConfigError(
+            f"no row {', '.join(only)} on this machine", remediation="see poros doctor for all rows"
+        )
     counts = Counter[str](row.state for row in rows)
-    if as_json:
-        fit = not counts["bad"]
-        record = {"fit": fit, "counts": dict(counts), "rows": [asdict(row) for row in rows]}
-        print_json(record)
+    record = {"fit": not counts["bad"], "counts": dict(counts)}
+    if json_lines:
+        print_json({"kind": "verdict", **record})
+    elif as_json:
+        print_json(record | {"rows": [asdict(row) for row in rows]})
     else:
         told = ", ".join(f"{counts[state]} {state}" for state in _GLYPHS if counts[state])
         click.echo(f"{told}. {_verdict(counts)}")
     return 1 if counts["bad"] else 0
+
+
+def _print_line(row: Row) -> None:
+    print_json({"kind": "row", **asdict(row)})
+    sys.stdout.flush()
+
+
+def _print_trying(name: str, what: str) -> None:
+    print_json({"kind": "trying", "id": name, "what": what})
+    sys.stdout.flush()
+
+
+def _pass_over(*_: object) -> None:
+    """Nothing is printed yet."""
 
 
 def _print(row: Row) -> None:

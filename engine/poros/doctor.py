@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
-from poros import doctor_child, doctor_gpu, doctor_host, doctor_software
+from poros import doctor_child, doctor_gpu, doctor_host, doctor_probe, doctor_software
+from poros.doctor_cards import Gpu
 from poros.doctor_host import Disk
 from poros.doctor_rows import Row
 from poros.hub_names import hub_cache
@@ -14,27 +16,52 @@ from poros.machine_rates import keep_rates
 from poros.user_cache import CACHE_VARIABLE, user_cache
 
 
-def examine(*, output_dir: Path, timeout_s: float, kernels: bool = True) -> Iterator[Row]:
+def examine(
+    *,
+    output_dir: Path,
+    timeout_s: float,
+    kernels: bool = True,
+    only: Collection[str] = (),
+    trying: Callable[[str, str], None] = lambda *_: None,
+) -> Iterator[Row]:
     """Look at everything, the quick things first; each row comes as soon as it is known.
 
     Args:
         output_dir: Where a run would write.
         timeout_s: For the child process that tries kernels.
         kernels: False leaves that child out.
+        only: The rows that are wanted, by id; empty: all.
+        trying: Told the id, and what it is, of each row of that child when its turn comes.
     """
-    yield from doctor_host.host_rows(_disks(output_dir))
     driver = doctor_gpu.read_driver()
-    yield from doctor_gpu.gpu_rows(driver)
-    yield from doctor_software.software_rows(os.environ)
+    quick = chain(
+        doctor_host.host_rows(_disks(output_dir)),
+        doctor_gpu.gpu_rows(driver),
+        doctor_software.software_rows(os.environ),
+    )
+    yield from (row for row in quick if not only or row.id in only)
+    probes = [name for name in doctor_child.PROBES if not only or name in only]
+    if not probes:
+        return
     gpus = doctor_gpu.visible_gpus(driver, os.environ)
-    capability = gpus[0].capability if gpus else None
     if missing := doctor_child.missing_package():
-        yield from doctor_child.rows_without_torch(missing, gpu=capability is not None)
+        found = doctor_child.rows_without_torch(missing, gpu=bool(gpus))
+        yield from (row for row in found if row.id in probes)
     elif kernels:
-        outcome = doctor_child.run_probe(gpu=0 if gpus else None, timeout_s=timeout_s)
-        if gpus and (rates := doctor_child.measured_rates(outcome)) is not None:
-            keep_rates(gpus[0].name, rates)
-        yield from doctor_child.probe_rows(outcome, capability)
+        yield from _try_kernels(gpus[0] if gpus else None, probes, timeout_s, trying)
+
+
+def _try_kernels(
+    gpu: Gpu | None,
+    probes: Sequence[str],
+    timeout_s: float,
+    trying: Callable[[str, str], None],
+) -> Iterator[Row]:
+    said = doctor_probe.watch(gpu=0 if gpu else None, timeout_s=timeout_s, probes=probes)
+    capability = gpu.capability if gpu else None
+    outcome = yield from doctor_child.live_rows(said, capability, trying=trying, only=probes)
+    if gpu is not None and (rates := doctor_child.measured_rates(outcome)) is not None:
+        keep_rates(gpu.name, rates)
 
 
 def _disks(output_dir: Path) -> list[Disk]:

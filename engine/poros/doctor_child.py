@@ -1,22 +1,12 @@
-"""Rows of `poros doctor` that need torch: tried in a child process with a time limit.
-
-The child is `poros.measure.kernel_probe`; a crash or a hang of a broken stack ends there.
-"""
+"""Rows of `poros doctor` that need torch, from what the child of `doctor_probe` said."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from poros.doctor_probe import Outcome, Record
 from poros.doctor_rows import Row
 from poros.memory_planner import Rates
 
@@ -38,81 +28,68 @@ _GPU_ONLY = ("pinned", "link", "arithmetic")
 _INSTALL = 'pip install "poros-tui[train]"'
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the child said.
-
-    Attributes:
-        found: The last record of each probe.
-        ending: Why it ended early; empty: it did not.
-    """
-
-    found: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    ending: str = ""
-
-
-def run_probe(
-    *, gpu: int | None, timeout_s: float, command: Sequence[str] | None = None
-) -> Outcome:
-    """Start the child and wait for it.
+def live_rows(
+    said: Generator[Record, None, str],
+    capability: tuple[int, int] | None,
+    *,
+    trying: Callable[[str, str], None] = lambda *_: None,
+    only: Collection[str] = PROBES,
+) -> Generator[Row, None, Outcome]:
+    """A row for each probe, as soon as it has ended.
 
     Args:
-        gpu: Index of the card as CUDA counts them; None: the CPU.
-        timeout_s: The child and what it started are killed then.
-        command: In place of the child, for tests.
+        said: By the child (`doctor_probe.watch`).
+        capability: Of the card that is tried; None: the CPU is.
+        trying: Told the name of each probe, and what it is, when it begins.
+        only: The probes that were asked for.
+
+    Returns:
+        All that the child said.
     """
-    words = list(command or (sys.executable, "-m", "poros.measure.kernel_probe"))
-    source = str(Path(__file__).parents[1])
-    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    # A file and no pipe: what a killed child had said is still there.
-    with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(
-            [*words, str(-1 if gpu is None else gpu)],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path},
-            start_new_session=True,
-        )
-        ending = _wait(child, timeout_s)
-        said.seek(0)
-        return Outcome(_records(said.read()), ending)
+    found: dict[str, Record] = {}
+    told: set[str] = set()
+    while True:
+        try:
+            record = next(said)
+        except StopIteration as end:
+            outcome = Outcome(found, end.value)
+            break
+        name = str(record["probe"])
+        found[name] = record
+        if name not in _expected(capability, only):
+            continue
+        if record["state"] == "started":
+            trying(name, PROBES[name])
+        else:
+            told.add(name)
+            yield _row(name, Outcome(found), capability)
+    for name in _expected(capability, only):
+        if name not in told:
+            yield _row(name, outcome, capability)
+    return outcome
 
 
 def probe_rows(outcome: Outcome, capability: tuple[int, int] | None) -> Iterator[Row]:
-    """A row for each probe.
+    """A row for each probe of a child that has ended.
 
     Args:
         outcome: Of the child.
         capability: Of the card that was tried; None: the CPU was.
     """
-    for name, what in PROBES.items():
-        if name in _GPU_ONLY and capability is None:
-            continue
-        found = outcome.found.get(name)
-        if found is None:
-            yield _unseen_row(name, what, outcome)
-        elif found["state"] == "started":
-            yield _ended_row(name, what, outcome.ending)
-        elif found["state"] == "failed":
-            yield _failed_row(name, what, str(found.get("error", "")))
-        elif name == "torch":
-            yield _torch_row(found, capability)
-        else:
-            yield _done_row(name, what, found)
+    for name in _expected(capability, PROBES):
+        yield _row(name, outcome, capability)
 
 
 def rows_without_torch(missing: str, *, gpu: bool) -> Iterator[Row]:
     """What could not be looked at, since a package is not installed."""
-    for name, what in PROBES.items():
-        if name not in _GPU_ONLY or gpu:
-            yield Row(
-                name,
-                "unknown",
-                f"{what} was not tried: {missing} is not installed",
-                "training needs it; check, doctor, init and the other commands do not",
-                _INSTALL,
-            )
+    for name in _expected((0, 0) if gpu else None, PROBES):
+        yield Row(
+            name,
+            "unknown",
+            f"{PROBES[name]} was not tried: {missing} is not installed",
+            "training needs it; check, doctor, init and the other commands do not",
+            _INSTALL,
+        )
 
 
 def missing_package() -> str:
@@ -127,40 +104,21 @@ def measured_rates(outcome: Outcome) -> Rates | None:
     return Rates(copied, multiplied) if copied and multiplied else None
 
 
-def _wait(child: subprocess.Popen[bytes] | subprocess.Popen[str], timeout_s: float) -> str:
-    """Why the child ended before its time; empty: it did not."""
-    try:
-        code = child.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return f"it gave no answer within {timeout_s:g} s"
-    finally:
-        if child.poll() is None:
-            _kill(child)
-    if code < 0:
-        return f"the process was killed by {signal.Signals(-code).name}"
-    return f"the process ended with code {code}" if code else ""
+def _expected(capability: tuple[int, int] | None, only: Collection[str]) -> list[str]:
+    return [name for name in PROBES if name in only and (capability or name not in _GPU_ONLY)]
 
 
-def _kill(child: subprocess.Popen[Any]) -> None:
-    """End the child's whole session; a process stuck in the driver can't be waited for."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(5)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        return
-
-
-def _records(text: str) -> dict[str, dict[str, Any]]:
-    """The last record of each probe; what libraries print between is passed over."""
-    found: dict[str, dict[str, Any]] = {}
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and {"probe", "state"} <= record.keys():
-            found[str(record["probe"])] = record
-    return found
+def _row(name: str, outcome: Outcome, capability: tuple[int, int] | None) -> Row:
+    what, found = PROBES[name], outcome.found.get(name)
+    if found is None:
+        return _unseen_row(name, what, outcome)
+    if found["state"] == "started":
+        return _ended_row(name, what, outcome.ending)
+    if found["state"] == "failed":
+        return _failed_row(name, what, str(found.get("error", "")))
+    if name == "torch":
+        return _torch_row(found, capability)
+    return _done_row(name, what, found)
 
 
 def _torch_row(found: Mapping[str, Any], capability: tuple[int, int] | None) -> Row:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _PINNED_BYTES = 256 * 2**20
@@ -18,21 +18,31 @@ _WIDTH = 256
 Found = dict[str, Any]
 
 
-def main(index: int) -> None:
-    """Run all probes on a device; a negative index is the CPU."""
+def main(index: int, wanted: Sequence[str] = ()) -> None:
+    """Try things on a device.
+
+    Args:
+        index: Of the card as CUDA counts them; a negative one is the CPU.
+        wanted: Names of the probes beside torch's own; empty: all.
+    """
     # bitsandbytes fetches and runs code of the Hub at its import where `kernels` is installed.
     sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # None: can't be imported
     found = _tell("torch", _look_at_torch)
     if found is None:
         return
     device = f"cuda:{index}" if index >= 0 and found["cuda_available"] else "cpu"
-    _tell("bitsandbytes", _look_at_bitsandbytes)
-    _tell("bf16", lambda: _multiply_bf16(device))
-    _tell("nf4", lambda: _multiply_nf4(device))
+    probes: dict[str, Callable[[], Found]] = {
+        "bitsandbytes": _look_at_bitsandbytes,
+        "bf16": lambda: _multiply_bf16(device),
+        "nf4": lambda: _multiply_nf4(device),
+    }
     if device != "cpu":
-        _tell("pinned", _pin)
-        _tell("link", lambda: _copy(device))
-        _tell("arithmetic", lambda: _multiply_much(device))
+        probes["pinned"] = _pin
+        probes["link"] = lambda: _copy(device)
+        probes["arithmetic"] = lambda: _multiply_much(device)
+    for name, probe in probes.items():
+        if not wanted or name in wanted:
+            _tell(name, probe)
 
 
 def _tell(name: str, probe: Callable[[], Found]) -> Found | None:
@@ -122,4 +132,4 @@ def _multiply_much(device: str) -> Found:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else -1)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else -1, sys.argv[2:])

@@ -8,13 +8,13 @@ import pytest
 
 from poros.doctor_child import (
     PROBES,
-    Outcome,
+    live_rows,
     measured_rates,
     probe_rows,
     rows_without_torch,
-    run_probe,
     runs_on,
 )
+from poros.doctor_probe import Outcome, run_probe, watch
 from poros.memory_planner import Rates
 
 TORCH = {"version": "2.11.0", "cuda_build": "12.6", "cuda_available": True, "archs": ["sm_90"]}
@@ -135,6 +135,35 @@ def test_a_hang_ends_at_the_time_limit_with_what_the_child_started():
     rows = {row.id: row for row in probe_rows(found, CARD)}
     assert rows["link"].state == "bad"
     assert "within 2 s" in rows["link"].what
+
+
+def test_a_row_is_told_when_its_probe_ends_and_not_when_the_child_does():
+    line = json.dumps({"probe": "link", "state": "started"})
+    code = f"print({line!r}, flush=True); import time; time.sleep(60)"
+    said = json.dumps({"probe": "torch", "state": "done", **TORCH})
+    command = [sys.executable, "-c", f"print({said!r}, flush=True); {code}"]
+    begun = []
+    rows = live_rows(
+        watch(gpu=0, timeout_s=300, command=command), CARD, trying=lambda *said: begun.append(said)
+    )
+    assert next(rows).id == "torch"
+    rows.close()  # the child is killed: else this test takes a minute
+    assert begun == []
+
+
+def test_probes_that_were_not_asked_for_have_no_row():
+    line = json.dumps({"probe": "link", "state": "started"})
+    done = json.dumps({"probe": "link", "state": "done", "bytes_per_s": 25e9})
+    command = [sys.executable, "-c", f"print({line!r}); print({done!r})"]
+    begun = []
+    rows = live_rows(
+        watch(gpu=0, timeout_s=300, command=command),
+        CARD,
+        trying=lambda *said: begun.append(said),
+        only=["link"],
+    )
+    assert [(row.id, row.state) for row in rows] == [("link", "ok")]
+    assert begun == [("link", "the link's bandwidth")]
 
 
 def test_what_libraries_print_is_passed_over():

@@ -52,6 +52,22 @@ def test_json_is_one_document_with_all_fields(rows, capsys):
     }  # fmt: skip
 
 
+def test_as_lines_each_row_is_told_for_itself_and_the_verdict_last(rows, capsys):
+    assert told(json_lines=True) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["kind"] for line in lines] == ["row", "row", "verdict"]
+    assert lines[1]["id"] == "b"
+    assert lines[2] == {"kind": "verdict", "fit": True, "counts": {"ok": 1, "warn": 1}}
+
+
+def test_one_row_can_be_asked_for_and_a_name_of_none_is_told():
+    found = json.loads(poros_here("doctor", "--json", "--row", "host_memory").stdout)
+    assert [row["id"] for row in found["rows"]] == ["host_memory"]
+    ended = poros_here("doctor", "--row", "host_memroy")
+    assert ended.returncode == 2
+    assert "no row host_memroy on this machine" in ended.stderr
+
+
 def test_the_real_command_without_torch_says_what_it_could_not_look_at():
     root = Path(__file__).parents[3]
     runner = (
