@@ -52,9 +52,9 @@ class PhaseStarted(Event):
     """Work of one kind began.
 
     The phases of a start: ``start`` (imports; only its end is told), ``inputs`` (with ``download``
-    and ``tokenise``), ``hash``, ``device``, ``load`` or ``quantise``, ``plan`` and ``attach`` (while
-    the blocks' bytes are still on their way), ``read`` (the rest of them). Later: ``train``,
-    ``evaluate``, ``sample``, ``save``.
+    and ``tokenise``), ``hash``, ``device``, ``load`` or ``quantise``, ``plan`` and ``attach``
+    (while the blocks' bytes are still on their way), ``read`` (the rest of them). Later:
+    ``train``, ``evaluate``, ``sample``, ``save``.
     """
 
     name: ClassVar[str] = "phase_started"
