@@ -18,6 +18,7 @@ from poros.memory_sizes import (
     ModelSizes,
     StepShape,
 )
+from poros.told_sizes import told_size
 from poros.weights_index import TensorHeader
 
 Band = tuple[float, float]
@@ -193,6 +194,6 @@ def _where(plan: MemoryPlan, sizes: ModelSizes) -> str:
 
 def _told(found: Estimate) -> str:
     return (
-        f"peak {found.peak_bytes / 1e9:.2f} GB ({found.phase}),"
+        f"peak {told_size(found.peak_bytes)} ({found.phase}),"
         f" {between(found.device_bytes, DEVICE_BAND)} of the card"
     )

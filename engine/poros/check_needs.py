@@ -23,6 +23,7 @@ from poros.errors import PorosError
 from poros.memory_plan import MemoryPlan
 from poros.memory_planner import Estimate, Rates
 from poros.memory_sizes import MOMENTS, SHORT_BYTES, ModelSizes, StepShape
+from poros.told_sizes import told_size
 
 HOST_BAND: Band = (0.9, 1.1)
 """Of the process's memory on the host."""
@@ -168,8 +169,8 @@ def merged(given: Rates, measured: Rates | None) -> Rates:
 
 def _disk(found: Needs, download_bytes: int | None) -> str:
     parts = [(download_bytes, "of downloads"), (found.cache_bytes, "of NF4 cache")]
-    told = [f"{size / 1e9:.3g} GB {what}" for size, what in parts if size]
-    return ", ".join([*told, f"{found.checkpoint_bytes / 1e9:.2g} GB for each checkpoint"])
+    told = [f"{told_size(size)} {what}" for size, what in parts if size]
+    return ", ".join([*told, f"{told_size(found.checkpoint_bytes)} for each checkpoint"])
 
 
 def _ends(sizes: ModelSizes) -> int:

@@ -27,7 +27,7 @@ from poros.cli_leaderboard import leaderboard
 from poros.cli_parity import parity, parity_options
 from poros.cli_report import report
 from poros.cli_runs import runs
-from poros.cli_train import train, train_options
+from poros.cli_train import errors_as_events, train, train_options
 
 _FOLDER = click.Path(path_type=Path)
 
@@ -112,9 +112,11 @@ def parity_command(config: Path | None, **options: Any) -> int:
 @click.option("--fetch-only", is_flag=True, help="Get the model into the cache and stop.")
 @click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout.")
 @click.option("-o", "--output", type=_FOLDER, help="The run's folder.")
-def demo(**options: Any) -> int:
+@click.pass_obj
+def demo(guard: Guard, /, *, json_lines: bool, **options: Any) -> int:
     """Teach a small real model a voice, streamed, and ask it the same questions twice."""
-    return call_engine("poros.demo.demo", "run_demo", **options)
+    with errors_as_events(guard, json_lines=json_lines):
+        return call_engine("poros.demo.demo", "run_demo", json_lines=json_lines, **options)
 
 
 @cli.command("init")

@@ -33,11 +33,6 @@ def print_json(record: object) -> None:
     click.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
-def told_bytes(num_bytes: int) -> str:
-    """A size for people, in powers of ten."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:.2f} MB"
-
-
 def safe(text: str) -> str:
     """A text that drives no terminal."""
     return escape_control(text)

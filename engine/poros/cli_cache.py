@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
+from poros.cli_answers import as_json_option, ask_first, print_json, safe, yes_option
 from poros.errors import PorosConfigError, PorosOutputError
+from poros.told_sizes import told_size
 
 if TYPE_CHECKING:
     from poros.cache_entries import CacheEntry
@@ -48,10 +49,10 @@ def ls_command(cache: Path | None, *, as_json: bool) -> int:
         return 0
     for entry in found:
         click.echo(_line(entry))
-    total = told_bytes(sum(entry.num_bytes for entry in found))
+    total = told_size(sum(entry.num_bytes for entry in found))
     click.echo(f"{len(found)} quantised models, {total}, in {safe(str(folder))}")
     for other in rest:
-        click.echo(f"{told_bytes(other.num_bytes):>10}  {other.what}, in {safe(str(other.path))}")
+        click.echo(f"{told_size(other.num_bytes):>10}  {other.what}, in {safe(str(other.path))}")
     return 0
 
 
@@ -140,7 +141,7 @@ def _tell(found: Sequence[CacheEntry], *, as_json: bool, word: str) -> None:
         return
     for entry in found:
         click.echo(f"{word} {safe(_named(entry))}")
-    click.echo(f"{len(found)} entries, {told_bytes(total)}")
+    click.echo(f"{len(found)} entries, {told_size(total)}")
 
 
 def _records(found: Sequence[CacheEntry]) -> list[dict[str, Any]]:
@@ -152,8 +153,8 @@ def _line(entry: CacheEntry) -> str:
     name = entry.path.name.removeprefix("nf4-")[:8]
     broken = "" if entry.whole else "  (files are missing: it will be made anew)"
     state = f"{'  (in use)' * entry.in_use}{broken}"
-    return safe(f"{name:8}  {told_bytes(entry.num_bytes):>10}  used {used}  {entry.model}{state}")
+    return safe(f"{name:8}  {told_size(entry.num_bytes):>10}  used {used}  {entry.model}{state}")
 
 
 def _named(entry: CacheEntry) -> str:
-    return f"{entry.path.name} ({entry.model}, {told_bytes(entry.num_bytes)})"
+    return f"{entry.path.name} ({entry.model}, {told_size(entry.num_bytes)})"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from poros.cli_guard import tell
 from poros.errors import escape_control
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check(
     tflops: float | None = None,
     **options: Any,
 ) -> int:
-    """Print a model's report; the exit code is 0 if it can be trained.
+    """Print a model's report; the exit code is 0 if it can be trained, else the first reason's.
 
     Args:
         model: Folder or name.
@@ -64,7 +65,7 @@ def check(
         options: What a plan is to be made for, by field of `check_memory.Wanted`.
 
     Raises:
-        PorosError: The first reason why it can't, once the report is printed.
+        PorosError: There is no report.
     """
     from poros.check import check_model
     from poros.check_memory import Wanted
@@ -78,9 +79,8 @@ def check(
     else:
         for name, value in _lines(report, wanted, rates, rates_of):
             click.echo(f"{name:>14}  {escape_control(value)}")
-    if report.refusals:
-        raise report.refusals[0]
-    return 0
+    # Told, not raised: with --json the report on stdout has it already.
+    return tell(report.refusals[0]) if report.refusals else 0
 
 
 def _rates(link_gb_s: float | None, tflops: float | None) -> tuple[Rates, str]:
@@ -229,18 +229,7 @@ def record_of(
         "needs": _need_record(report, wanted, rates, rates_of),
         "num_left_out": len(report.left_out_bytes),
         "left_out_bytes": sum(report.left_out_bytes.values()),
-        "refusals": [
-            {
-                "type": error.type,
-                "code": error.code,
-                "exit_code": error.exit_code,
-                "message": error.message,
-                "where": error.where,
-                "remediation": error.remediation,
-                "doc_url": error.doc_url,
-            }
-            for error in report.refusals
-        ],
+        "refusals": [error.record() for error in report.refusals],
     }
 
 

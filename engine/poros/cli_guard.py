@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import json
 import logging
 import os
 import platform
@@ -58,33 +59,40 @@ class Guard:
 
     Attributes:
         run_folder: Where a crash file goes, once a command knows its run folder.
+        tells_itself: The command writes its errors to stdout too, where that is JSON.
     """
 
     run_folder: Path | None = None
+    tells_itself: bool = False
+    _as_json: bool = False
 
     def run(self, command: click.Command, arguments: Sequence[str] | None, *, name: str) -> int:
         """Run a command line; ``arguments`` None is the process's own."""
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        # A line that can't be parsed is answered in the wanted form too.
+        self._as_json = "--json" in words
         try:
-            result = self._run(command, arguments, name)
+            result = self._run(command, words, name)
             sys.stdout.flush()
         except BrokenPipeError:
             return _abandon_stdout()
         except PorosError as error:
-            return _report(error)
-        except (KeyboardInterrupt, click.Abort):
+            return self._report(error)
+        except click.Abort:
             return INTERRUPTED
+        except KeyboardInterrupt:
+            return _interrupted()
         except MemoryError:
-            return _report(_NO_MEMORY)
+            return self._report(_NO_MEMORY)
         except OSError as error:
             return self._report_os_error(error)
         except Exception as error:  # noqa: BLE001 - the top of the program: all else is our bug
             return self._report_crash(error)
         return result
 
-    def _run(self, command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
+    def _run(self, command: click.Command, words: list[str], name: str) -> int:
         try:
             # Not command.main(): it answers a broken pipe with exit code 1 by itself.
-            words = list(sys.argv[1:] if arguments is None else arguments)
             with command.make_context(name, words, obj=self) as context:
                 result = command.invoke(context)
         except click.exceptions.Exit as stop:
@@ -93,14 +101,14 @@ class Guard:
             click.echo(error.format_message(), err=True)
             return error.exit_code
         except click.ClickException as error:
-            return _report(_usage_error(error, name))
+            return self._report(_usage_error(error, name))
         return result if isinstance(result, int) else 0
 
     def _report_os_error(self, error: OSError) -> int:
         """A full or failing stdout is the user's; any other OSError that gets here is our bug."""
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
             _abandon_stdout()
-            return _report(
+            return tell(
                 PorosStorageError(
                     f"stdout can't be written ({error.strerror})",
                     remediation="free space where the output goes",
@@ -115,8 +123,19 @@ class Guard:
             path = _write_crash_file(self._logs(), report)
         except OSError:
             sys.stderr.write(report)
-            return _report(PorosError(what, remediation="a bug in Poros; please report the above"))
-        return _report(PorosError(what, remediation=f"a bug in Poros; please report {path}"))
+            fix = "a bug in Poros; please report the above"
+        else:
+            fix = f"a bug in Poros; please report {path}"
+        return self._report(PorosError(what, remediation=fix))
+
+    def _report(self, error: PorosError) -> int:
+        """Tell it on stderr, and on stdout where JSON is awaited there; its exit code."""
+        if self._as_json and not self.tells_itself:
+            text = json.dumps({"error": error.record()}, ensure_ascii=False)
+            # A stdout that takes nothing must not change the exit code.
+            with contextlib.suppress(OSError):
+                click.echo(text.encode("utf-8", "backslashreplace").decode())
+        return tell(error)
 
     def _logs(self) -> Path:
         if self.run_folder is not None and self.run_folder.is_dir():
@@ -168,12 +187,20 @@ def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
 
 
-def _report(error: PorosError) -> int:
+def tell(error: PorosError) -> int:
+    """Write an error's lines to stderr; its exit code."""
     # A stderr that takes nothing must not change the exit code.
     with contextlib.suppress(OSError):
         for line in error.lines():
             click.echo(line, err=True)
     return error.exit_code
+
+
+def _interrupted() -> int:
+    """Say so on a line of its own: the terminal shows ^C without one."""
+    with contextlib.suppress(OSError):
+        click.echo("\n" * sys.stderr.isatty() + "poros: interrupted", err=True)
+    return INTERRUPTED
 
 
 def _abandon_stdout() -> int:

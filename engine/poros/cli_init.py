@@ -41,12 +41,14 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
     }
     notes = [*sized.notes, *schedule.notes, *filter(None, [note])]
     text = init_file.render(settings, [f"poros train {'FILE' if is_stdout else path}", *notes])
+    if not is_stdout:
+        _write(path, text)
+    if as_json:
+        written = {"yaml": text} if is_stdout else {}
+        print_json({"path": str(path), "settings": settings, "notes": notes, **written})
+        return 0
     if is_stdout:
         click.echo(text, nl=False)
-        return 0
-    _write(path, text)
-    if as_json:
-        print_json({"path": str(path), "settings": settings, "notes": notes})
         return 0
     click.echo(f"wrote {safe(str(path))}")
     for each in notes:

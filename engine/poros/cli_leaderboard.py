@@ -82,4 +82,6 @@ def _setting(row: Row) -> str:
 
 
 def _gb(num_bytes: int | None) -> str:
-    return "-" if num_bytes is None else f"{num_bytes / 1e9:.2f}"
+    if num_bytes is None:
+        return "-"
+    return f"{num_bytes / 1e9:.{2 if num_bytes >= 1e7 or not num_bytes else 5}f}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from poros.cli_answers import as_json_option, ask_first, print_json, safe, told_bytes, yes_option
+from poros.cli_answers import as_json_option, ask_first, print_json, safe, yes_option
+from poros.told_sizes import told_size
 
 if TYPE_CHECKING:
     from poros.runs import Run
@@ -89,13 +90,15 @@ def compare_command(run: tuple[str, ...], *, as_json: bool) -> int:
 def rm_command(run: tuple[str, ...], *, gone: bool, yes: bool, as_json: bool) -> int:
     """Remove the folders of runs: checkpoints, adapter, events. A run at work is refused."""
     from poros.errors import PorosConfigError
-    from poros.runs import GONE, find_run, list_runs, look_at, remove_run
+    from poros.runs import GONE, find_run, list_runs, look_at, refuse_running, remove_run
 
     if not run and not gone:
         raise PorosConfigError("no run is named", remediation="poros runs rm RUN, or --gone")
     chosen = [look_at(find_run(name)) for name in run]
+    for each in chosen:
+        refuse_running(each)
     ask_first(
-        [f"{each.path} ({told_bytes(each.num_bytes)})" for each in chosen if each.state != GONE],
+        [f"{each.path} ({told_size(each.num_bytes)})" for each in chosen if each.state != GONE],
         yes=yes,
     )
     if gone:
@@ -146,13 +149,13 @@ def _line(run: Run) -> str:
     model = str(run.identity.get("model") or "-")
     return safe(
         f"{run.known.run_id[:8]:8}  {run.state:<8}  {when:<16}  {steps:>11}  loss {loss:<8}"
-        f"  {told_bytes(run.num_bytes):>9}  {model}  {run.path}{moved}"
+        f"  {told_size(run.num_bytes):>9}  {model}  {run.path}{moved}"
     )
 
 
 def _told(name: str, value: object) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
-        return told_bytes(value)
+        return told_size(value)
     if name in ("started_s", "last_s") and isinstance(value, float):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if name.endswith("loss") and isinstance(value, float):

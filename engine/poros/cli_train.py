@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -79,28 +80,37 @@ def train(
     from poros import failpoints
     from poros.config import require_dataset
     from poros.config_load import load_config
-    from poros.errors import PorosConfigError
 
-    try:
+    with errors_as_events(guard, json_lines=json_lines):
         loaded = load_config(path, settings=settings, flags=flags)
         require_dataset(loaded.config, where=str(path))
         failpoints.check_variable()
-    except PorosConfigError as error:
+        if dry_run:
+            click.echo(_checked(loaded, path, json_lines=json_lines))
+            return 0
+        guard.run_folder = Path(loaded.config.output_dir)
+        return call_engine(
+            "poros.training.session",
+            "run_session",
+            loaded.config,
+            json_lines=json_lines,
+            memory_map=memory_map,
+            began_s=began_s,
+        )
+
+
+@contextlib.contextmanager
+def errors_as_events(guard: Guard, *, json_lines: bool) -> Iterator[None]:
+    """Where events are printed, an error that ends the command before a run is one as well."""
+    from poros.errors import PorosError
+
+    guard.tells_itself = json_lines
+    try:
+        yield
+    except PorosError as error:
         if json_lines:
             click.echo(_failed_line(error), nl=False)
         raise
-    if dry_run:
-        click.echo(_checked(loaded, path, json_lines=json_lines))
-        return 0
-    guard.run_folder = Path(loaded.config.output_dir)
-    return call_engine(
-        "poros.training.session",
-        "run_session",
-        loaded.config,
-        json_lines=json_lines,
-        memory_map=memory_map,
-        began_s=began_s,
-    )
 
 
 def _checked(loaded: LoadedConfig, path: Path, *, json_lines: bool) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 from poros.config import ALIASES, PorosConfig, field_schemas
 from poros.config_errors import types, unknown_key
 from poros.config_yaml import Document, KeyPath, parse_document, read_document, scalar_value
-from poros.errors import PorosConfigError
+from poros.errors import PorosConfigError, escape_control
 
 _ENVIRONMENT_PREFIX = "POROS_"
 _OTHER_VARIABLES = frozenset({"POROS_FAILPOINT", "POROS_USER_ASSERTED_ARCHS", "POROS_CACHE"})
+_DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
 _PLAIN = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
 
 
@@ -51,7 +52,7 @@ def load_config(
     Raises:
         PorosConfigError: Carries every problem at once, each with its place.
     """
-    document = Document({}, {}) if path is None else read_document(path)
+    document = Document({}, {}) if path is None else _document(path)
     values = dict(document.values)
     origins: dict[str, str] = {}
     problems: list[PorosConfigError] = []
@@ -93,6 +94,18 @@ def dump_config(config: PorosConfig) -> str:
             lines.append(f"# {group}")
         lines.append(f"{key}: {yaml_text(getattr(config, key))}")
     return "\n".join(lines) + "\n"
+
+
+def _document(path: Path) -> Document:
+    """The file's content; data in its place are told as that, not as wrong YAML."""
+    if path.suffix.lower() in _DATA_SUFFIXES and path.is_file():
+        raise PorosConfigError(
+            "training data, and a config is wanted here",
+            where=escape_control(str(path)),
+            remediation="name it in one: poros init train.yaml -m MODEL -d"
+            f" {escape_control(str(path))}, then poros train train.yaml",
+        )
+    return read_document(path)
 
 
 def _aliases_of(key: str) -> list[str]:

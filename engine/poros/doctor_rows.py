@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from poros.told_sizes import told_size
+
 State = Literal["ok", "warn", "bad", "unknown"]
 
 
@@ -30,4 +32,4 @@ class Row:
 
 def gb(num_bytes: float) -> str:
     """Bytes for people, in powers of ten."""
-    return f"{num_bytes / 1e9:.1f} GB"
+    return told_size(num_bytes, digits=1)

@@ -19,7 +19,7 @@ PorosError                      1   a bug of ours: the only case that shows a tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 DOCS = "docs/errors.md"
 
@@ -74,6 +74,18 @@ class PorosError(Exception):
         """All lines for stderr: one, unless several problems were found at once."""
         return [self.line()]
 
+    def record(self) -> dict[str, Any]:
+        """Its parts by name, as ``--json`` has them."""
+        return {
+            "type": self.type,
+            "code": self.code,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "where": self.where,
+            "remediation": self.remediation,
+            "doc_url": self.doc_url,
+        }
+
 
 def escape_control(text: str) -> str:
     r"""Escape what would break a line or drive a terminal; a newline stays visible as ``\n``."""
@@ -109,6 +121,11 @@ class PorosConfigError(PorosError):
     def lines(self) -> list[str]:
         """One line for each problem."""
         return [problem.line() for problem in self.problems] or [self.line()]
+
+    def record(self) -> dict[str, Any]:
+        """Its parts, and those of each problem if there are several."""
+        problems = [problem.record() for problem in self.problems]
+        return super().record() | ({"problems": problems} if problems else {})
 
 
 class PorosDataError(PorosError):
@@ -184,6 +201,11 @@ class PorosOOMError(PorosError):
     in_use_bytes: int = 0
     cap_bytes: int = 0
     setting: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Its parts, the sizes and the setting too."""
+        names = ("phase", "asked_bytes", "in_use_bytes", "cap_bytes", "setting")
+        return super().record() | {name: getattr(self, name) for name in names}
 
 
 class PorosDeviceLostError(PorosError):

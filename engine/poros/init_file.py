@@ -11,6 +11,7 @@ from poros.check_memory import Wanted, planned
 from poros.errors import PorosDataError, PorosError, PorosHubError, escape_control
 from poros.memory_sizes import ModelSizes
 from poros.rows import read_rows
+from poros.told_sizes import told_size
 
 _SAMPLES = 8
 """Of an optimizer step, as the defaults have it: micro-batches are sized, results are not."""
@@ -74,7 +75,7 @@ def size_for(sizes: ModelSizes | None, card_bytes: int | None) -> Sized:
                 device_bytes = planned(sizes, wanted).device_bytes
             except PorosError:
                 continue
-            told = f"expected to take {device_bytes / 1e9:.1f} GB of the card's {card}"
+            told = f"expected to take {told_size(device_bytes, 1)} of the card's {card}"
             settings = {
                 "max_seq_length": length,
                 "per_device_batch_size": batch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from poros.events import Event, PlanMade, PlanMeasured
+from poros.told_sizes import told_size
 
 _IN_WORDS = {"boundaries": "hidden states between layers", "moments": "Adam's moments"}
 
@@ -45,12 +46,12 @@ def _made(plan: PlanMade) -> list[str]:
         place += f"; on the host: {', '.join(_IN_WORDS.get(n, n) for n in plan.on_host)}"
     lines = [f"plan: {place}"]
     if plan.peak_bytes:
-        budget = f" of {_gb(plan.budget_bytes)}" if plan.budget_bytes is not None else ""
+        budget = f" of {told_size(plan.budget_bytes)}" if plan.budget_bytes is not None else ""
         how = "measured before" if plan.from_measured else "expected"
         time = f", {plan.step_s:.2f} s/step" if plan.step_s is not None else ""
         lines.append(
-            f"  {how}: peak {_gb(plan.peak_bytes)}{budget} ({plan.peak_phase}),"
-            f" {_gb(plan.device_bytes)} of the card{time}; bottleneck {plan.bottleneck}"
+            f"  {how}: peak {told_size(plan.peak_bytes)}{budget} ({plan.peak_phase}),"
+            f" {told_size(plan.device_bytes)} of the card{time}; bottleneck {plan.bottleneck}"
         )
     return lines
 
@@ -58,14 +59,11 @@ def _made(plan: PlanMade) -> list[str]:
 def _measured(found: PlanMeasured) -> str:
     peak, time = "", f"{found.step_s:.2f} s/step"
     if found.peak_bytes:
-        peak = f"peak {_gb(found.peak_bytes)} ({_gb(found.expected_peak_bytes)} expected), "
+        expected = told_size(found.expected_peak_bytes)
+        peak = f"peak {told_size(found.peak_bytes)} ({expected} expected), "
     if found.expected_step_s is not None:
         time += f" ({found.expected_step_s:.2f} expected)"
     return f"measured: {peak}{time}"
-
-
-def _gb(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
 
 
 def _table(groups: Mapping[str, int], sum_name: str) -> list[str]:
@@ -76,4 +74,9 @@ def _table(groups: Mapping[str, int], sum_name: str) -> list[str]:
     if num_small:
         rows.append((f"{num_small} smaller groups", total_bytes - sum(large.values())))
     rows.append((sum_name, total_bytes))
-    return [f"  {num_bytes / 1e6:>10,.1f} MB  {name}" for name, num_bytes in rows]
+    return [f"  {_megabytes(num_bytes):>10} MB  {name}" for name, num_bytes in rows]
+
+
+def _megabytes(num_bytes: int) -> str:
+    """More digits where one would say 0.0."""
+    return f"{num_bytes / 1e6:,.{1 if num_bytes >= 1e5 or not num_bytes else 4}f}"

@@ -21,6 +21,7 @@ from poros.memory_sizes import (
     phase_bytes,
     waited_bytes,
 )
+from poros.told_sizes import told_size
 
 WORTH_IT = 0.99
 """A rung further down is taken only if it makes the step shorter than this part of it."""
@@ -169,7 +170,7 @@ def too_small(
         )
     error = PorosOOMError(
         f"the smallest plan needs {needed_gb:.2f} GB of the device for {step.num_rows} tokens a"
-        f" micro-batch, {budget_bytes / 1e9:.2f} GB are there for it",
+        f" micro-batch, {told_size(budget_bytes)} are there for it",
         where="vram_budget",
         remediation=way_out,
     )
@@ -234,6 +235,6 @@ def _step_time(
     link_s = moved / rates.link_bytes_per_s - alone_s
     arithmetic_s = operations(sizes, step) / rates.operations_per_s
     if link_s > arithmetic_s:
-        words = f"the link: {moved / 1e9:.1f} GB a step at {rates.link_bytes_per_s / 1e9:.0f} GB/s"
+        words = f"the link: {told_size(moved, 1)} a step at {rates.link_bytes_per_s / 1e9:.0f} GB/s"
         return link_s + alone_s, words
     return arithmetic_s + alone_s, "arithmetic: the link has time to spare"

@@ -11,6 +11,7 @@ from poros import events
 from poros.errors import escape_control
 from poros.events import Event
 from poros.memory_lines import map_lines, plan_lines
+from poros.told_sizes import told_size
 
 if TYPE_CHECKING:
     from poros.config import PorosConfig
@@ -131,7 +132,7 @@ class LinePrinter:
             f"  left {duration(left_s)}"
         )
         if event.device_peak_bytes:
-            text += f"  peak {gigabytes(event.device_peak_bytes)}"
+            text += f"  peak {told_size(event.device_peak_bytes)}"
         is_last = event.step == self._total_steps
         often = event.step % self._config.logging_steps == 0 or is_last or num_done == 1
         self._redraw(text, due=self._redraws or often or self._is_late(PLAIN_EVERY_S))
@@ -202,17 +203,17 @@ def _sentences(
                 f" {event.num_truncated} cut, {event.num_dropped} left out"
             ]
         case events.ModelLoaded():
-            from_disk = f", {gigabytes(event.disk_bytes)} on disk" if event.disk_bytes else ""
+            from_disk = f", {told_size(event.disk_bytes)} on disk" if event.disk_bytes else ""
             return [
-                f"{event.num_blocks} blocks, {gigabytes(event.host_bytes)} on the host{from_disk};"
-                f" {event.num_slots} slots of {gigabytes(event.slot_bytes)} on the device;"
+                f"{event.num_blocks} blocks, {told_size(event.host_bytes)} on the host{from_disk};"
+                f" {event.num_slots} slots of {told_size(event.slot_bytes)} on the device;"
                 f" {event.num_trainable_params} weights to train"
             ]
         case events.EvaluationFinished():
             perplexity = f"perplexity {event.eval_perplexity:.2f}"
             return [f"held-out loss after step {event.step}: {event.eval_loss:.4f}, {perplexity}"]
         case events.CheckpointSaved():
-            return [f"checkpoint: {_plain(event.path)} ({event.size_bytes / 1e6:.1f} MB)"]
+            return [f"checkpoint: {_plain(event.path)} ({told_size(event.size_bytes)})"]
         case events.CheckpointFailed():
             return [f"no checkpoint of step {event.step}, going on: {_plain(event.reason)}"]
         case events.CommandAcknowledged():
@@ -229,7 +230,7 @@ def _shrunk_line(event: events.PlanShrunk) -> str:
     where = f"after step {step}, {phase}" if phase in LOOKS else f"step {step}, {phase}"
     sizes = ""
     if event.cap_bytes:
-        sizes = f" ({gigabytes(event.in_use_bytes)} of {gigabytes(event.cap_bytes)} in use)"
+        sizes = f" ({told_size(event.in_use_bytes)} of {told_size(event.cap_bytes)} in use)"
     return f"{where}: out of device memory{sizes}; now {event.change}, and again, same bits"
 
 
@@ -259,7 +260,7 @@ def summary(
         return [f"{head}; resume with the same command, or --resume {_plain(path)}"]
     loss = "" if event.final_loss is None else f", loss {event.final_loss:.4f}"
     peak = event.peak_vram_allocated_bytes
-    memory = f", device peak {gigabytes(peak)}" if peak else ""
+    memory = f", device peak {told_size(peak)}" if peak else ""
     head = f"done: {event.step} steps in {duration(event.duration_s)}{loss}{memory}"
     adapter = str(event.adapter_path)
     return [
@@ -312,11 +313,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def gigabytes(num_bytes: int) -> str:
-    """Two digits after the point."""
-    return f"{num_bytes / 1e9:.2f} GB"
 
 
 def _plain(text: str) -> str:

@@ -11,6 +11,7 @@ from poros import runs
 from poros.progress import duration
 from poros.report_charts import Chart, Line, by_step, smoothed
 from poros.report_facts import Facts, number
+from poros.told_sizes import told_size
 
 ROWS = Sequence[tuple[str, str]]
 
@@ -177,10 +178,10 @@ def _tiles(facts: Facts) -> list[Tile]:
     peak = _highest(facts, "device_peak_bytes")
     if peak:
         reserved = _highest(facts, "device_reserved_bytes")
-        tiles.append(Tile("device peak", gb(peak), f"{gb(reserved)} reserved"))
+        tiles.append(Tile("device peak", told_size(peak), f"{told_size(reserved)} reserved"))
     host = _highest(facts, "host_rss_bytes")
     if host:
-        tiles.append(Tile("host memory", gb(host), "of the process, at most"))
+        tiles.append(Tile("host memory", told_size(host), "of the process, at most"))
     return tiles
 
 
@@ -188,7 +189,7 @@ def _stall_tile(facts: Facts, busy: float) -> Tile:
     waited = _total(facts, "copy_wait_s")
     copied = _total(facts, "copied_bytes") / len(facts.steps)
     part = f"{100 * waited / busy:.1f} %" if busy else "-"
-    return Tile("waiting for copies", part, f"{gb(copied)} copied a step")
+    return Tile("waiting for copies", part, f"{told_size(copied)} copied a step")
 
 
 def _charts(facts: Facts) -> list[Chart]:
@@ -223,9 +224,9 @@ def _charts(facts: Facts) -> list[Chart]:
         Chart(title="Seconds a step", from_zero=True, told=lambda v: f"{v:.3g}", lines=[
             Line(name="whole step", points=by_step(steps, "duration_s")),
             Line(name="waiting for copies", points=by_step(steps, "copy_wait_s"), look="b")]),
-        Chart(title="Device memory", lines=device_lines if on_device else [], told=gb,
+        Chart(title="Device memory", lines=device_lines if on_device else [], told=told_size,
               guide=("budget", budget) if budget else None, from_zero=True),
-        Chart(title="Host memory", from_zero=True, told=gb, lines=[
+        Chart(title="Host memory", from_zero=True, told=told_size, lines=[
             Line(name="resident set", points=by_step(steps, "host_rss_bytes"), look="c")]),
     ]  # fmt: skip
 
@@ -241,11 +242,11 @@ def _samples(facts: Facts) -> dict[str, list[tuple[str, str]]]:
 def _bars(groups: Mapping[str, int]) -> list[Bar]:
     ordered = sorted(groups.items(), key=lambda group: -group[1])
     largest = ordered[0][1]
-    bars = [Bar(name, size(n), n / largest) for name, n in ordered[:12]]
+    bars = [Bar(name, told_size(n), n / largest) for name, n in ordered[:12]]
     rest = [n for _, n in ordered[12:]]
     if rest:
-        bars.append(Bar(f"{len(rest)} smaller groups", size(sum(rest)), sum(rest) / largest))
-    return [*bars, Bar("together", size(sum(groups.values())), 0.0)]
+        bars.append(Bar(f"{len(rest)} smaller groups", told_size(sum(rest)), sum(rest) / largest))
+    return [*bars, Bar("together", told_size(sum(groups.values())), 0.0)]
 
 
 def _add_blocks(view: View, plan: Mapping[str, Any]) -> None:
@@ -325,7 +326,7 @@ def _a_step(seconds: float, count: int) -> str:
 
 def _known_size(value: object) -> str:
     num_bytes = number(value)
-    return size(num_bytes) if num_bytes else ""
+    return told_size(num_bytes) if num_bytes else ""
 
 
 def _known_s(value: object) -> str:
@@ -357,13 +358,3 @@ def _short(name: str) -> str:
 def brief(value: float) -> str:
     """Four digits."""
     return f"{value:.4g}"
-
-
-def gb(num_bytes: float) -> str:
-    """In GB, powers of ten."""
-    return f"{num_bytes / 1e9:.2f} GB"
-
-
-def size(num_bytes: float) -> str:
-    """In GB or MB, powers of ten."""
-    return gb(num_bytes) if num_bytes >= 1e8 else f"{num_bytes / 1e6:.2f} MB"

@@ -157,6 +157,23 @@ def same_until(losses: Sequence[Mapping[int, float | None]]) -> int:
     return last
 
 
+def refuse_running(run: Run) -> None:
+    """Refuse a run at work before anybody is asked about it.
+
+    Raises:
+        PorosOutputError: It is.
+    """
+    if run.state == RUNNING:
+        holder = run_folder.read_holder(run.path)
+        pid, host, started = (holder.get(key, "unknown") for key in ("pid", "host", "started"))
+        raise PorosOutputError(
+            f"the run is at work (pid {pid} on {host}, since {started})",
+            where=escape_control(str(run.path)),
+            remediation="let it end, or stop it first: Ctrl-C where it runs, or"
+            f" kill -INT {pid if isinstance(pid, int) else 'PID'}; both save a checkpoint",
+        )
+
+
 def remove_run(run: Run) -> list[str]:
     """Remove a run's files and forget it; files that are not a run's stay, and are named.
 
@@ -166,6 +183,7 @@ def remove_run(run: Run) -> list[str]:
     if run.state == GONE:
         run_registry.forget(run.known.run_id)
         return []
+    refuse_running(run)
     _refuse_protected(run.path)
     with run_folder.holding(run.path):
         # run.json goes last: until then the folder can be found and removed again.

@@ -131,7 +131,7 @@ def test_a_time_needs_both_rates(sizes):
 def test_without_rates_the_row_says_how_they_come(sizes):
     rows = need_rows(needs(sizes(QWEN_7B), Wanted()), download_bytes=10**9, rates=None, rates_of="")
     assert "poros doctor" in dict(rows)["a step"]
-    assert dict(rows)["disk"].startswith("1 GB of downloads, 5.55 GB of NF4 cache")
+    assert dict(rows)["disk"].startswith("1.00 GB of downloads, 5.55 GB of NF4 cache")
 
 
 def test_rates_are_kept_by_card(tmp_path, monkeypatch):

@@ -193,3 +193,51 @@ def test_a_reader_that_goes_away_is_quiet():
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (BROKEN_PIPE, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["check", "/no/such/model"], 4),
+        (["init", "{here}/x.yaml", "-m", "a", "-d", "no.jsonl"], 3),
+        (["runs", "show", "no-such-run"], 2),
+        (["runs", "rm"], 2),
+        (["cache", "rm", "nothing"], 2),
+        (["cache", "prune"], 2),
+        (["report", "no-such-run"], 2),
+        (["leaderboard", "no-such-folder"], 2),
+        (["export", "no-such-run", "-o", "{here}/merged"], 2),
+        (["generate", "no-such-run", "-p", "x"], 2),
+        (["parity", "no.yaml"], 2),
+        (["help", "nonsense"], 2),
+        (["runs", "list", "--colour"], 2),
+    ],
+)
+def test_an_error_of_a_json_command_is_one_json_document(arguments, code, tmp_path):
+    words = [word.format(here=tmp_path) for word in arguments]
+    done = poros_here(*words, "--json")
+    assert done.returncode == code
+    record = json.loads(done.stdout)["error"]
+    assert (record["exit_code"], done.stdout.count("\n")) == (code, 1)
+    assert set(record) >= {"type", "code", "message", "where", "remediation", "doc_url"}
+    assert record["message"] in done.stderr
+
+
+def test_an_error_before_a_run_is_one_event_where_events_are_printed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "poros.training.session", None)
+    monkeypatch.setattr("poros.cli_guard._TRAIN_PACKAGES", {"poros"})
+    path = tmp_path / "train.yaml"
+    path.write_text("dataset: a\n")
+    done = poros_here("train", str(path), "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["event"] == "run_failed"
+    # A line that can't be parsed is no run.
+    assert "error" in json.loads(poros_here("train", "--colour", "--json").stdout)
+
+
+def test_data_in_place_of_a_config_are_told_as_that(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n' * 2)
+    done = poros_here("train", str(path))
+    assert done.returncode == 2
+    assert f"-> name it in one: poros init train.yaml -m MODEL -d {path}" in done.stderr

@@ -58,7 +58,7 @@ def test_a_bug_with_nowhere_to_write_shows_its_traceback(tmp_path, monkeypatch, 
 
 def test_an_interrupt_is_130_without_a_traceback(capsys):
     assert Guard().run(failing(KeyboardInterrupt()), [], name="work") == 130
-    assert capsys.readouterr().err.strip() == ""
+    assert capsys.readouterr().err == "poros: interrupted\n"
 
 
 @pytest.mark.parametrize(("package", "kind"), [("torch", PorosConfigError), ("x", ImportError)])

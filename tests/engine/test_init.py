@@ -121,5 +121,7 @@ def test_a_small_file_gets_a_warm_up_that_fits(tmp_path):
 
 def test_stdout_gets_the_text_alone(data):
     text = poros_here("init", "-", "-m", "a/b", "-d", data).stdout
+    told = json.loads(poros_here("init", "-", "-m", "a/b", "-d", data, "--json").stdout)
+    assert (told["yaml"], told["settings"]["dataset"]) == (text, data)
     assert text.startswith("# poros train FILE\n")
     assert "model_name_or_path: a/b\n" in text

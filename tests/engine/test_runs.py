@@ -111,8 +111,12 @@ def test_a_run_of_another_process_is_at_work(tmp_path):
         assert holder.stdout.readline() == "held\n"
         run = look(tmp_path / "a")
         assert run.state == "running"
-        with pytest.raises(PorosOutputError, match="another run holds"):
+        with pytest.raises(PorosOutputError, match="the run is at work") as caught:
             runs.remove_run(run)
+        assert f"kill -INT {holder.pid}" in str(caught.value)
+        asked = poros_here("runs", "rm", str(tmp_path / "a"))
+        assert (asked.returncode, asked.stderr.count("\n")) == (7, 1)
+        assert str(caught.value) in asked.stderr
         holder.stdin.close()
     assert look(tmp_path / "a").state == "finished"
 

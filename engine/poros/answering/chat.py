@@ -123,7 +123,7 @@ def _without_way_out(error: PorosError) -> str:
 
 
 def _next_line() -> str | None:
-    """A line; None at the end of stdin. Ctrl-C ends the program, on a line of its own."""
+    """A line; None at the end of stdin. Ctrl-C ends the program."""
     if not sys.stdin.isatty():
         return sys.stdin.readline() or None
     with contextlib.suppress(ImportError):
@@ -133,9 +133,6 @@ def _next_line() -> str | None:
     except EOFError:
         click.echo(err=True)
         return None
-    except KeyboardInterrupt:
-        click.echo(err=True)
-        raise
 
 
 @contextlib.contextmanager

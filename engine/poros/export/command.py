@@ -12,6 +12,7 @@ import click
 from poros.errors import escape_control as safe
 from poros.events import Event, PhaseFinished, PhaseProgressed, PhaseStarted, Warned
 from poros.export.export import Exported, export
+from poros.told_sizes import told_size
 
 _DOING = {
     "download": "Getting the base model",
@@ -54,7 +55,7 @@ def _print(done: Exported) -> None:
     files = "file" if done.num_files == 1 else "files"
     click.echo(
         f"{safe(done.output)}: {safe(done.base)} with {done.num_merged} merged tensors, "
-        f"{done.num_bytes / 1e9:.2f} GB in {done.num_files} {files}, {done.dtype}"
+        f"{told_size(done.num_bytes)} in {done.num_files} {files}, {done.dtype}"
     )
     if done.untied:
         click.echo(f"untied, since the adapter changes one of two: {', '.join(done.untied)}")

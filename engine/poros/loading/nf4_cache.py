@@ -29,6 +29,7 @@ from poros.events import Event, Warned
 from poros.loading.file_hashes import hash_files, stamp
 from poros.loading.skeleton import nf4_settings
 from poros.loading.tensor_writer import write_tensors
+from poros.told_sizes import told_size
 from poros.weights_index import INDEX_FILE, TensorHeader
 
 _FORMAT = 1
@@ -231,9 +232,10 @@ def _announce(entry: Path, needed_bytes: int, emit: Emit) -> None:
     free = atomic.free_bytes(entry.parent)
     if free < needed_bytes:
         raise PorosStorageError(
-            f"it needs about {needed_bytes} bytes, free are {free}", where=str(entry.parent)
+            f"it needs about {told_size(needed_bytes)}, free are {told_size(free)}",
+            where=str(entry.parent),
         )
-    message = f"the NF4 cache takes about {needed_bytes / 1e9:.2f} GB in {entry}"
+    message = f"the NF4 cache takes about {told_size(needed_bytes)} in {entry}"
     emit(Warned(code="nf4-cache-size", message=message))
 
 

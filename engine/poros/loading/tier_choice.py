@@ -13,6 +13,7 @@ from poros.host_room import available_bytes, wanted_tier
 from poros.loading.byte_source import TORCH_DTYPES, ByteSource
 from poros.loading.model_filler import LoadPlan
 from poros.streaming.block import Block
+from poros.told_sizes import told_size
 
 Emit = Callable[[Event], None]
 
@@ -46,8 +47,8 @@ def tier_for(
     tier = wanted_tier(setting, needed_bytes=needed_bytes, on_disk=on_disk)
     if tier == "disk":
         why = (
-            f"the {needed_bytes / 1e9:.1f} GB of them are too much for the "
-            f"{available_bytes() / 1e9:.1f} GB of memory that are free"
+            f"the {told_size(needed_bytes, 1)} of them are too much for the "
+            f"{told_size(available_bytes(), 1)} of memory that are free"
             if setting == "auto"
             else "host_tier says so"
         )
@@ -64,7 +65,7 @@ def tier_taken(tier: str, blocks: Sequence[Block], device: torch.device, *, emit
     if tier != "registered" or not refused_bytes:
         return tier
     message = (
-        f"the system refuses to pin {refused_bytes / 1e9:.2f} GB of the blocks, which go to the "
+        f"the system refuses to pin {told_size(refused_bytes)} of the blocks, which go to the "
         "device through a staging buffer: slower, the same bits"
     )
     emit(Warned(code="host-tier", message=message))

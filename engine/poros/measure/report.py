@@ -16,6 +16,7 @@ from poros.measure.family_report import family_table
 from poros.measure.map_report import memory_map_lines
 from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord
+from poros.told_sizes import told_size
 
 Say = Callable[[str], None]
 
@@ -97,7 +98,7 @@ def timing_lines(record: dict[str, Any]) -> list[str]:
     for row in record["measurements"]:
         if row["median_step_s"] is not None:
             memory = row.get("peak_allocated_bytes")
-            peak = f", allocator peak {memory / 1e9:.2f} GB" if memory else ""
+            peak = f", allocator peak {told_size(memory)}" if memory else ""
             lines.append(f"{row['cell']} {row['arm']}: {row['median_step_s']:.4f} s/step{peak}")
     return lines
 

@@ -28,6 +28,7 @@ from poros.plan_history import (
     read_runs,
     run_of,
 )
+from poros.told_sizes import told_size
 from poros.training.rates import link_rate, multiply_rate
 
 Emit = Callable[[Event], None]
@@ -342,7 +343,7 @@ def _facts(
 
 def _from_disk(expected: Estimate) -> Estimate:
     """How fast the disk reads isn't measured before a run, only that a step waits for it."""
-    words = f"the disk: most of {expected.copied_bytes / 1e9:.1f} GB a step are read from files"
+    words = f"the disk: most of {told_size(expected.copied_bytes, 1)} a step are read from files"
     return replace(expected, step_s=None, bottleneck=words)
 
 

@@ -10,6 +10,7 @@ from poros.config import PorosConfig
 from poros.data.batches import Batch
 from poros.errors import PorosOOMError
 from poros.events import Event, PlanShrunk, Warned
+from poros.told_sizes import told_size
 from poros.training.fitting import fits, fitting_setting
 from poros.training.placement import Placement, in_words
 from poros.training.shortage import MakeRoom, Shortage, until_it_fits
@@ -125,8 +126,8 @@ class Room:
         sizes = "everything that can be is on the host"
         if shortage.cap_bytes:
             sizes = (
-                f"{_gigabytes(shortage.asked_bytes)} asked for, {_gigabytes(shortage.in_use_bytes)}"
-                f" of {_gigabytes(shortage.cap_bytes)} in use, {sizes}"
+                f"{told_size(shortage.asked_bytes)} asked for, {told_size(shortage.in_use_bytes)}"
+                f" of {told_size(shortage.cap_bytes)} in use, {sizes}"
             )
         way_out, setting = self._way_out(shortage, micro_batches, attempt)
         error = PorosOOMError(
@@ -172,7 +173,3 @@ class Room:
         else:
             setting = f"max_seq_length: {found.num_tokens}"
         return f"set {setting}, which was tried and fits, and start another run", setting
-
-
-def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
