@@ -23,7 +23,7 @@ from poros.arch_registry import (
 )
 from poros.arch_table import ArchSpec, Wrapper
 from poros.certified import Stack, certified_cells, this_stack
-from poros.check_memory import sizes_of
+from poros.check_memory import TextHeaders
 from poros.check_sizes import Sizes, find_layers, is_head, layer_of, mismatches, sizes
 from poros.check_source import open_model
 from poros.errors import PorosArchNotValidatedError, PorosError, PorosModelError
@@ -55,6 +55,7 @@ class Report:
         prequantised: Whether its files are NF4 already.
         sizes: None where the headers can't be read or have no layers.
         memory: What a plan is made from; None where it can't be told.
+        text: The headers that it was made from, for other adapters on the same model.
         left_out_bytes: Stored tensors that are not used, and their sizes.
         refusals: Why it can't be trained, the first one first; empty: it can.
     """
@@ -73,6 +74,7 @@ class Report:
     prequantised: bool = False
     sizes: Sizes | None = None
     memory: ModelSizes | None = None
+    text: TextHeaders | None = None
     left_out_bytes: dict[str, int] = field(default_factory=dict)
     refusals: list[PorosError] = field(default_factory=list)
 
@@ -188,7 +190,8 @@ def _add_headers(
         report.sizes = sizes(headers, config, path)
     wrong = mismatches(headers, config, path) if not report.refusals else []
     if spec is not None and not report.refusals and not wrong:
-        report.memory = sizes_of(headers, config, path, targets=spec.lora_targets, rank=rank)
+        report.text = TextHeaders(headers, config, path, tuple(spec.lora_targets))
+        report.memory = report.text.sizes(rank=rank)
     if wrong:
         report.refusals.append(
             PorosModelError(

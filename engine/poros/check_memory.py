@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from poros.check_sizes import Stored, is_head, is_tied, layer_of, stored_tensors
@@ -52,6 +52,55 @@ class Wanted:
     def step(self) -> StepShape:
         """Its optimizer step."""
         return StepShape(num_rows=self.seq_len * self.batch, accumulation=ACCUMULATION)
+
+
+@dataclass(frozen=True, slots=True)
+class TextHeaders:
+    """A text model's headers, from which the sizes of any adapter on it are computed.
+
+    Attributes:
+        headers: Of its tensors, by the model's own names.
+        config: Of the text model.
+        layers_path: Where its layers are.
+        targets: The linears that get an adapter where nothing else is said.
+    """
+
+    headers: Mapping[str, TensorHeader]
+    config: Mapping[str, Any]
+    layers_path: str
+    targets: tuple[str, ...]
+
+    def sizes(
+        self,
+        *,
+        rank: int,
+        targets: Sequence[str] = (),
+        adapter_weight_bytes: int = FLOAT_BYTES,
+        layers_per_block: int = 1,
+        is_dense: bool = False,
+    ) -> ModelSizes | None:
+        """What the planner wants to know; None if the linears' shapes can't be told.
+
+        Args:
+            rank: Of the adapter.
+            targets: Names of its linears; empty: the family's.
+            adapter_weight_bytes: Of one of its weights.
+            layers_per_block: Layers that travel together.
+            is_dense: The layers stay in 16 bits.
+        """
+        found = sizes_of(
+            self.headers, self.config, self.layers_path,
+            targets=targets or self.targets, rank=rank, is_dense=is_dense,
+        )  # fmt: skip
+        if found is None:
+            return None
+        layers = found.block_bytes
+        starts = range(0, len(layers), layers_per_block)
+        return replace(
+            found,
+            block_bytes=tuple(sum(layers[k : k + layers_per_block]) for k in starts),
+            adapter_weight_bytes=adapter_weight_bytes,
+        )
 
 
 def planned(sizes: ModelSizes, wanted: Wanted, rates: Rates | None = None) -> Estimate:
@@ -114,8 +163,9 @@ def sizes_of(
     *,
     targets: Sequence[str],
     rank: int,
+    is_dense: bool = False,
 ) -> ModelSizes | None:
-    """What the planner wants to know, for NF4 blocks of one layer.
+    """What the planner wants to know, for blocks of one layer.
 
     Args:
         headers: As for `check_sizes.sizes`.
@@ -123,6 +173,7 @@ def sizes_of(
         layers_path: Where its layers are.
         targets: Names of the linears that get an adapter.
         rank: Of it.
+        is_dense: The layers stay in 16 bits; else they are NF4.
 
     Returns:
         None if the linears' shapes can't be told: they are packed already.
@@ -145,8 +196,12 @@ def sizes_of(
     head_bytes = sum(t.dense_bytes for t in ([words] if tied and words else heads))
     table_bytes = sum(t.dense_bytes for t in tables)
     rest = [t for t in ends if t not in heads and t not in tables]
+
+    def stored(tensor: Stored) -> int:
+        return tensor.dense_bytes if is_dense else tensor.nf4_bytes
+
     return ModelSizes(
-        block_bytes=tuple(sum(t.nf4_bytes for t in layers[index]) for index in sorted(layers)),
+        block_bytes=tuple(sum(map(stored, layers[index])) for index in sorted(layers)),
         num_layers=len(layers),
         linears=tuple(max(shapes, key=_num_weights)),
         num_weights=sum(map(_num_weights, shapes)),
@@ -158,7 +213,7 @@ def sizes_of(
         head_bytes=head_bytes,
         embedding_bytes=table_bytes,
         tied=tied,
-        other_bytes=sum(t.nf4_bytes for t in rest),
+        other_bytes=sum(map(stored, rest)),
     )
 
 

@@ -6,7 +6,7 @@ its section there. Values are never converted: a number in quotes is an error th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self
@@ -231,11 +231,13 @@ def json_schema() -> dict[str, Any]:
 def require_dataset(config: PorosConfig, where: str = "") -> None:
     """Refuse a config that cannot train, since it names no data."""
     if config.dataset is None:
-        raise PorosConfigError(
+        error = PorosConfigError(
             "dataset is missing",
             where=where,
             remediation="add `dataset: data.jsonl`, or --set dataset=data.jsonl",
         )
+        error.keys = ("dataset",)
+        raise error
 
 
 def _nowhere(path: tuple[str | int, ...]) -> str:
@@ -275,11 +277,14 @@ class _Contradiction:
     holds: Callable[[PorosConfig], bool]
     message: str
     remediation: str
+    change: Mapping[str, Any]
 
     def error(self, locate: Locate) -> PorosConfigError:
         places = dict.fromkeys(filter(None, (locate((key,)) for key in self.keys)))
         where = ", ".join(places)
-        return PorosConfigError(self.message, where=where, remediation=self.remediation)
+        error = PorosConfigError(self.message, where=where, remediation=self.remediation)
+        error.keys, error.change = self.keys, self.change
+        return error
 
 
 _CONTRADICTIONS = (
@@ -288,6 +293,7 @@ _CONTRADICTIONS = (
         lambda c: c.lora_dropout > 0 and not c.preserve_rng_state,
         "lora_dropout needs preserve_rng_state: the recompute would drop other inputs",
         "set preserve_rng_state: true or lora_dropout: 0",
+        {"preserve_rng_state": True},
     ),
     _Contradiction(
         ("torch_dtype", "quantization"),
@@ -297,47 +303,55 @@ _CONTRADICTIONS = (
         ),
         "torch_dtype is not the type of the base that quantization asks for",
         "leave torch_dtype out, or use quantization: nf4",
+        {"quantization": "nf4"},
     ),
     _Contradiction(
         ("freeze_embeddings",),
         lambda c: not c.freeze_embeddings,
         "freeze_embeddings: false is not supported, Poros trains adapters on a frozen base",
         "delete the line",
+        {"freeze_embeddings": True},
     ),
     _Contradiction(
         ("freeze_lm_head",),
         lambda c: not c.freeze_lm_head,
         "freeze_lm_head: false is not supported, Poros trains adapters on a frozen base",
         "delete the line",
+        {"freeze_lm_head": True},
     ),
     _Contradiction(
         ("eval_steps", "eval_dataset"),
         lambda c: c.eval_steps is not None and c.eval_dataset is None,
         "eval_steps without eval_dataset evaluates nothing",
         "add eval_dataset: PATH or delete eval_steps",
+        {"eval_steps": None},
     ),
     _Contradiction(
         ("nf4_cache", "quantization"),
         lambda c: c.quantization != "nf4" and c.nf4_cache not in ("auto", "off"),
         "nf4_cache names a folder but nothing is quantised to NF4",
         "delete nf4_cache, or use quantization: nf4",
+        {"nf4_cache": "auto"},
     ),
     _Contradiction(
         ("nf4_load_strategy", "quantization"),
         lambda c: c.quantization != "nf4" and c.nf4_load_strategy != "auto",
         "nf4_load_strategy is set but nothing is quantised to NF4",
         "delete nf4_load_strategy, or use quantization: nf4",
+        {"nf4_load_strategy": "auto"},
     ),
     _Contradiction(
         ("packing", "attn_implementation"),
         lambda c: c.packing and c.attn_implementation == "eager",
         "packing needs attn_implementation: sdpa, eager would let documents see each other",
         "delete attn_implementation, or set packing: false",
+        {"attn_implementation": "sdpa"},
     ),
     _Contradiction(
         ("vram_budget", "device"),
         lambda c: c.device == "cpu" and c.vram_budget not in ("auto", "min"),
         "vram_budget is a GPU's memory but device is cpu",
         "delete vram_budget, or name a cuda device",
+        {"vram_budget": "auto"},
     ),
 )

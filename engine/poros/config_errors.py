@@ -95,11 +95,29 @@ def _wrong_value(key: str, detail: Any, schema: dict[str, Any], locate: Locate) 
     path: KeyPath = tuple(part for part in detail["loc"] if isinstance(part, int))
     is_text = detail["type"] != "string_unicode"
     wanted = expected(schema) if is_text else "text that UTF-8 can write"
-    return PorosConfigError(
+    error = PorosConfigError(
         f"{key} must be {wanted}, not {_shown(value)}",
         where=locate((key, *path)),
         remediation=_hint(value, schema),
     )
+    error.keys, error.change = (key,), {key: _nearest(value, schema)}
+    return error
+
+
+def _nearest(value: Any, schema: dict[str, Any]) -> Any:
+    """What was probably meant: the word that is nearest, the bound that was passed, the default."""
+    if isinstance(value, str):
+        if near := difflib.get_close_matches(value, choices(schema), n=1):
+            return near[0]
+        if _is_quoted(value, schema):
+            return scalar_value(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        for part in schema.get("anyOf", [schema]):
+            if "minimum" in part and value < part["minimum"]:
+                return part["minimum"]
+            if "maximum" in part and value > part["maximum"]:
+                return part["maximum"]
+    return schema.get("default")
 
 
 def _hint(value: Any, schema: dict[str, Any]) -> str:

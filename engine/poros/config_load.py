@@ -122,7 +122,7 @@ def _from_environment(
         if not name.startswith(_ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
             continue
         if key in known:
-            yield key, _value_of(environ[name], known[key], name, problems), name
+            yield key, value_of_text(environ[name], known[key], name, problems), name
         elif nearest := difflib.get_close_matches(key, known, n=1, cutoff=0.85):
             problems.append(
                 PorosConfigError(
@@ -150,7 +150,7 @@ def _from_settings(
         elif key not in known:
             problems.append(unknown_key(key, known, where="--set"))
         else:
-            yield key, _value_of(text, known[key], origin, problems), origin
+            yield key, value_of_text(text, known[key], origin, problems), origin
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterable[tuple[str, Any, str]]:
@@ -159,10 +159,17 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterable[tuple[str, Any, str]]:
             yield key, value, f"--{key.replace('_', '-')}"
 
 
-def _value_of(
+def value_of_text(
     text: str, schema: dict[str, Any], origin: str, problems: list[PorosConfigError]
 ) -> Any:
-    """The value of a text from outside YAML: verbatim for a field of text, else as YAML has it."""
+    """The value of a text from outside YAML: verbatim for a field of text, else as YAML has it.
+
+    Args:
+        text: From a flag, a variable or an entry field.
+        schema: Of the field, from `config.field_schemas`.
+        origin: For messages.
+        problems: What can't be read at all is added there.
+    """
     accepted = types(schema)
     try:
         if "array" in accepted and text.startswith("["):

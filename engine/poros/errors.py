@@ -18,7 +18,7 @@ PorosError                      1   a bug of ours: the only case that shows a tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 DOCS = "docs/errors.md"
@@ -97,11 +97,15 @@ class PorosConfigError(PorosError):
 
     Attributes:
         problems: One error for each problem when there are several, else empty.
+        keys: The settings it is about.
+        change: Values by key that mend it; None: none is known. The app offers them.
     """
 
     code = "E-config"
     exit_code = 2
     problems: tuple[PorosConfigError, ...] = ()
+    keys: tuple[str, ...] = ()
+    change: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, problems: Sequence[PorosConfigError]) -> PorosConfigError:

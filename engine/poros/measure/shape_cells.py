@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from transformers import AutoTokenizer
 from poros.config import PorosConfig
 from poros.data.batches import StepBatches
 from poros.data.load import load_data
+from poros.demo_settings import train_path
 from poros.errors import PorosConfigError
 from poros.loading.byte_source import ByteSource, SafetensorsSource
 from poros.loading.seeded_source import SeededSource, write_checkpoint
@@ -108,10 +108,8 @@ def _batches(request: Request, form: str, vocab_size: int) -> Path:
 
 
 def _chat(request: Request, form: str, vocab_size: int) -> StepBatches:
-    # By name: measure and demo stand on one floor.
-    voice = importlib.import_module("poros.demo.voice")
     prepared = load_data(
-        str(voice.train_path()),
+        str(train_path()),
         AutoTokenizer.from_pretrained(request.tokenizer),
         split="train",
         max_seq_length=request.seq_len,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from poros import demo_settings
 from poros.demo import voice
-from poros.demo.demo import ANSWER_TOKENS, demo_config
+from poros.demo.demo import demo_config
 from tests.engine.demo.fake_wheel import write_wheel
 
 
@@ -49,7 +50,7 @@ def test_with_json_stdout_has_nothing_but_events(tmp_path: Path) -> None:
 def test_the_config_asks_the_held_out_questions_and_trains_on_the_others(tmp_path: Path) -> None:
     config = demo_config(tmp_path / "model", tmp_path / "run")
     assert config.samples == tuple(row.question for row in voice.held_out_rows())
-    assert config.dataset == str(voice.train_path())
-    assert config.eval_dataset == str(voice.held_out_path())
+    assert config.dataset == str(demo_settings.train_path())
+    assert config.eval_dataset == str(demo_settings.held_out_path())
     assert config.quantization == "nf4"
-    assert config.sample_tokens == ANSWER_TOKENS
+    assert config.sample_tokens == demo_settings.ANSWER_TOKENS

@@ -2,6 +2,7 @@
 
 import pytest
 
+from poros import demo_settings
 from poros.demo import voice
 
 SPLITS = {"train": voice.train_rows(), "held out": voice.held_out_rows()}
@@ -39,7 +40,10 @@ def test_answers_are_short() -> None:
 
 
 def test_every_character_is_printable_ascii() -> None:
-    text = [voice.train_path().read_text("utf-8"), voice.held_out_path().read_text("utf-8")]
+    text = [
+        demo_settings.train_path().read_text("utf-8"),
+        demo_settings.held_out_path().read_text("utf-8"),
+    ]
     assert all(c.isascii() and (c.isprintable() or c == "\n") for part in text for c in part)
 
 
