@@ -19,6 +19,8 @@ from types import TracebackType
 from poros import atomic, events, failpoints
 from poros.events import Event
 
+_LAST_BYTES = 256 << 10
+
 
 class EventLog:
     """The one writer of an event file."""
@@ -139,3 +141,20 @@ def read_events(path: Path) -> Iterator[Event]:
         event = events.from_line(line)
         if event is not None:
             yield event
+
+
+def last_event(path: Path) -> Event | None:
+    """The last record of an event file that this version knows; None: there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            content = file.read()
+    except OSError:
+        return None
+    whole = content[: content.rfind(b"\n") + 1].splitlines()
+    for line in reversed(whole):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            event = events.from_line(line.decode("utf-8"))
+            if event is not None:
+                return event
+    return None

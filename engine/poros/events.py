@@ -369,7 +369,11 @@ def from_line(line: str) -> Event | None:
     Raises:
         ValueError: The line is not one that `to_line` writes.
     """
-    record = json.loads(line)
+    return from_record(json.loads(line))
+
+
+def from_record(record: dict[str, Any]) -> Event | None:
+    """The record of a line that is parsed already; as `from_line`."""
     kind = _EVENT_TYPES.get(record["event"])
     if kind is None:
         return None

@@ -46,6 +46,12 @@ def limit_bytes() -> int | None:
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
+def own_cgroup() -> Path:
+    """The folder in which the system counts this process's memory."""
+    old = _CGROUPS / "memory" / "memory.oom_control"
+    return old.parent if old.exists() else _own_cgroups()[0]
+
+
 def _cgroup_rooms() -> list[int]:
     """What each limit of our cgroup and of those around it leaves, page cache not counted."""
     rooms = []

@@ -192,16 +192,29 @@ def holding(path: Path) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """Whether a process has the folder now; asks the kernel, and takes no lock to find out."""
+    return _key(path) in _held_here or _holding_pid(path) is not None
+
+
+def holder_pid(path: Path) -> int | None:
+    """Which process of this machine has the folder now; None: none, or it can't be told."""
     if _key(path) in _held_here:
-        return True
+        return os.getpid()
+    pid, holder = _holding_pid(path), read_holder(path)
+    # The kernel's number counts only where the holder saw itself under the same one.
+    named = holder.get("pid") == pid and holder.get("host") == socket.gethostname()
+    return pid if named else None
+
+
+def _holding_pid(path: Path) -> int | None:
+    """The kernel's answer; 0 or less: a process that can't be seen from here."""
     # struct flock: type, whence, start, length, pid.
     question = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         with (path / "lock").open("rb") as file:
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+            answer = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, question))
     except OSError:
-        return False
-    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
+        return None
+    return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
 
 def _refuse_bad_place(path: Path) -> None:

@@ -1,0 +1,316 @@
+"""The engine as a process: started here in a session of its own, or found at its run folder.
+
+An engine that was started here goes on when this process ends, however it ends. Nothing here waits:
+`Engine.poll` may be called on each tick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from poros import run_folder, runs
+from poros.engine_record import ENGINE_RECORD, read_oom_kills
+from poros.errors import PorosConfigError
+from poros.event_log import last_event
+from poros.events import RunFailed, RunFinished, from_line
+from poros_tui.engine.follow import last_lines
+
+State = Literal["starting", "running", "ended"]
+"""``starting``: its process is there, but does not have its run folder yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run's process ended, in words.
+
+    Attributes:
+        status: ``finished``, ``stopped`` (asked to), ``failed`` (it says why) or ``killed`` (it
+            ended without a word).
+        exit_code: As documented; 128 + the signal for one that was killed; None: nobody knows.
+        message: What happened, in a sentence without a full stop.
+        where: File, line, key or step it is about; empty: none.
+        remediation: The change or the command that mends it; empty: none is needed.
+        code: Of the error, such as ``E-model``; empty: there was none.
+        log_lines: The last lines that the process wrote.
+    """
+
+    status: Literal["finished", "stopped", "failed", "killed"]
+    exit_code: int | None
+    message: str
+    where: str = ""
+    remediation: str = ""
+    code: str = ""
+    log_lines: tuple[str, ...] = ()
+
+
+class Engine:
+    """A run's engine process.
+
+    Attributes:
+        folder: The run's folder, absolute.
+        is_own: It was started here.
+    """
+
+    def __init__(self, folder: Path, child: Child | None = None) -> None:
+        """Use `start_run`, `find_run` or `engine_at`."""
+        self.folder = folder
+        self.is_own = child is not None
+        self._child = child
+        self._had_folder = False
+        self._ending: Ending | None = None
+
+    @property
+    def events_path(self) -> Path:
+        """The event file; it may not be there yet."""
+        return self.folder / "events.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """The folder with ``stdout.log``, ``stderr.log`` and crash files."""
+        return self.folder / "logs"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None where it can't be told, or there is none."""
+        if self._child is not None:
+            return self._child.pid
+        return run_folder.holder_pid(self.folder)
+
+    def poll(self) -> State:
+        """Whether it is there; asks the kernel only (microseconds)."""
+        if self._child is not None:
+            if self._child.exit_code is not None:
+                return "ended"
+            self._had_folder = self._had_folder or run_folder.is_held(self.folder)
+            return "running" if self._had_folder else "starting"
+        return "running" if run_folder.is_held(self.folder) else "ended"
+
+    def ending(self) -> Ending | None:
+        """How it ended; None while it is there. Reads a few kilobytes, once."""
+        if self._ending is None and self.poll() == "ended":
+            self._ending = self._told_ending()
+        return self._ending
+
+    def told(self) -> str:
+        """What it wrote to its first stderr, before and after it had the run folder; own only."""
+        return self._child.stderr_text() if self._child is not None else ""
+
+    def kill(self) -> bool:
+        """End it at once, as the kernel does; the last checkpoint stays. False: it was not there.
+
+        The way to ask it first: `commands.order` with ``stop`` or ``stop_now``.
+        """
+        return self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal; False: it is not there, or not on this machine."""
+        pid = self.pid if self.poll() != "ended" else None
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _told_ending(self) -> Ending:
+        code = self._child.exit_code if self._child is not None else None
+        last = last_event(self.events_path) if self.folder.is_dir() else None
+        if self._child is not None:
+            last = self._child.answer() or last
+        lines = tuple(
+            line for name in ("stdout.log", "stderr.log") for line in last_lines(self.logs / name)
+        )
+        if not lines and self._child is not None:
+            lines = tuple(self._child.stderr_text().splitlines()[-30:])
+        if isinstance(last, RunFinished):
+            status: Literal["finished", "stopped"] = (
+                "finished" if last.status == "finished" else "stopped"
+            )
+            message = "the run is done" if status == "finished" else "the run was stopped"
+            return Ending(status, last.exit_code if code is None else code, message)
+        if isinstance(last, RunFailed):
+            return Ending(
+                "failed",
+                last.exit_code if code is None else code,
+                last.message,
+                last.where,
+                last.remediation,
+                last.code,
+                lines,
+            )
+        return _killed(self.folder, code, lines)
+
+
+class Child:
+    """The process of an engine that was started here, and what it says before it has a folder."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        """Start it in a session of its own, without a terminal."""
+        # Without names: nothing is left behind, whoever of the two ends first.
+        self._stdout: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "poros", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            env=None if environ is None else dict(environ),
+            start_new_session=True,
+        )
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + the signal if one ended it."""
+        with self._lock:
+            code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def stderr_text(self) -> str:
+        """What it wrote to the stderr that it was started with."""
+        return _content(self._stderr)
+
+    def answer(self) -> RunFinished | RunFailed | None:
+        """The last event, which it writes to the stdout that it was started with; None: none."""
+        for line in reversed(_content(self._stdout).splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                event = from_line(line)
+                if isinstance(event, RunFinished | RunFailed):
+                    return event
+        return None
+
+
+def start_run(
+    config: Path,
+    *,
+    settings: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Engine:
+    """Start a run as a child process that outlives this one; returns at once.
+
+    Reads and checks the config first (a tenth of a second: from a thread, if that matters). What
+    is wrong with model, data or folder is found by the child: see `Engine.ending`.
+
+    Args:
+        config: Its YAML file.
+        settings: ``key=value`` texts, as of ``--set``.
+        flags: More words of `poros train`, such as ``--resume never``.
+        environ: The child's whole environment; None: this process's.
+
+    Raises:
+        PorosConfigError: The config is wrong; all problems at once.
+    """
+    from poros.config_load import load_config
+
+    loaded = load_config(config, settings=settings, environ=environ).config
+    words = ["run", str(config), *(word for text in settings for word in ("--set", text)), *flags]
+    return start_engine(Path(loaded.output_dir), words, environ=environ)
+
+
+def start_engine(
+    folder: Path, words: Sequence[str], *, environ: Mapping[str, str] | None = None
+) -> Engine:
+    """Start `poros` with words of its hidden command ``run``.
+
+    Args:
+        folder: Where the run will write.
+        words: The command line.
+        environ: The child's whole environment; None: this process's.
+    """
+    return Engine(folder.expanduser().absolute(), Child(words, environ))
+
+
+def engine_at(folder: Path) -> Engine:
+    """The engine of a run folder, whether it is there or has ended."""
+    return Engine(folder.expanduser().absolute())
+
+
+def find_run(name: str | None = None, places: Iterable[Path] = ()) -> Engine:
+    """The run that `attach` is about.
+
+    Args:
+        name: Its folder, or the beginning of its number; None: the one that runs now, or else the
+            latest one.
+        places: Folders to look in, beside those that are remembered.
+
+    Raises:
+        PorosConfigError: There is none, or several run.
+    """
+    if name is not None:
+        return engine_at(runs.find_run(name).path)
+    found = [run for run in runs.list_runs(places) if run.state != runs.GONE]
+    running = [run for run in found if run.state == runs.RUNNING]
+    if len(running) > 1:
+        named = ", ".join(str(run.path) for run in running)
+        raise PorosConfigError(
+            f"{len(running)} runs are going on", remediation=f"name one of them: {named}"
+        )
+    for run in running or found:
+        return engine_at(run.path)
+    raise PorosConfigError("there is no run yet", remediation="poros-tui starts one")
+
+
+def _killed(folder: Path, code: int | None, lines: tuple[str, ...]) -> Ending:
+    """The words for a process that ended without any."""
+    again = "start it again: it goes on from its last checkpoint"
+    if _ran_out_of_memory(folder):
+        return Ending(
+            "killed",
+            code or 128 + signal.SIGKILL,
+            "the system ended the engine because the machine ran out of memory",
+            remediation=f"close other programs or lower per_device_batch_size, then {again}",
+            code="E-host-memory",
+            log_lines=lines,
+        )
+    if code is None:
+        message = "the engine ended without a word: it was killed, or the machine went down"
+    elif code > 128:
+        message = f"the engine was ended by {_signal_name(code - 128)}"
+    else:
+        message = f"the engine ended with exit code {code}"
+    return Ending("killed", code, message, remediation=again, log_lines=lines)
+
+
+def _ran_out_of_memory(folder: Path) -> bool:
+    """Whether the system ended a process of the engine's group for memory since it started."""
+    try:
+        record = json.loads((folder / "logs" / ENGINE_RECORD).read_text("utf-8"))
+        before, place = record["oom_kills"], record["cgroup"]
+        if record["host"] != socket.gethostname() or before is None:
+            return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    now = read_oom_kills(Path(str(place)))
+    return now is not None and now > before
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _content(file: IO[Any]) -> str:
+    size_bytes = os.fstat(file.fileno()).st_size
+    content = os.pread(file.fileno(), min(size_bytes, 1 << 20), max(0, size_bytes - (1 << 20)))
+    return content.decode("utf-8", "backslashreplace")
