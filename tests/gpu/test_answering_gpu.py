@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from poros.answering import load as load_module
 from poros.answering.generate import prompt_ids, question
 from poros.answering.load import load_speaker
 from poros.answering.speaker import Sampling
+from poros.training import streamed_model
 from tests.engine.export.adapters import write_adapter, write_base
 
 pytestmark = pytest.mark.gpu
@@ -26,13 +26,13 @@ def test_every_budget_gives_the_same_answer(
     monkeypatch.setenv("POROS_CACHE", str(tmp_path / "cache"))
     adapter = write_adapter(tmp_path / "adapter", write_base(tmp_path / "base"))
     sampling, answers, resident = Sampling(max_new_tokens=12), [], []
-    made = load_module.BlockManager
+    made = streamed_model.BlockManager
 
     def counted(*blocks: object, **named: object) -> object:
         resident.append(len(named["resident"]))
         return made(*blocks, **named)
 
-    monkeypatch.setattr(load_module, "BlockManager", counted)
+    monkeypatch.setattr(streamed_model, "BlockManager", counted)
     for budget in ("auto", "min", "0.5"):
         speaker = load_speaker(str(adapter), emit=silent, device="cuda:0", vram_budget=budget)
         ids = prompt_ids(speaker, question("Who are you?", None))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 
 from poros.adapter_files import AdapterFolder, find_adapter
 from poros.answering.speaker import Speaker
@@ -17,21 +16,14 @@ from poros.config import PorosConfig
 from poros.config_yaml import read_document
 from poros.errors import PorosError, PorosModelError, escape_control
 from poros.events import Event, Warned
-from poros.loading import nf4_cache
-from poros.loading.base_model import BaseModel, load_base_model, place_ends
-from poros.loading.hub import resolve_model
-from poros.loading.text_part import open_source
+from poros.loading.base_model import BaseModel
 from poros.memory_plan import MemoryPlan, evenly_spaced, memory_plan
-from poros.streaming.attach import SideRules, attach
-from poros.streaming.block_manager import BlockManager
-from poros.training.host_ends import take_ends
-from poros.training.inputs import choose_device, read_tokenizer
-from poros.training.kv_cache import is_kv_cache
-from poros.training.lora import attach_lora
+from poros.training.inputs import choose_device, open_model, read_tokenizer
+from poros.training.streamed_model import load_configured, stream_model
 
 _OF_THE_RUN = (
     "quantization", "torch_dtype", "attn_implementation", "nf4_cache", "host_tier",
-    "trust_remote_code",
+    "trust_remote_code", "blockwise_arch_check",
 )  # fmt: skip
 _UNLOADED = ("use_dora", "modules_to_save", "trainable_token_indices")
 _BESIDE_BYTES = 2**30
@@ -72,55 +64,24 @@ def load_speaker(
     named = found.base(base)
     config = _settings(found, named, device, quantization, vram_budget)
     place = choose_device(config.device)
-    folder = resolve_model(named, emit)
-    source = open_source(folder, name=named)
-    tokenizer = read_tokenizer(_tokenizer_folder(found, folder))
-    loaded = load_base_model(
-        source,
-        device=place,
-        quantization=config.quantization,
-        dtype=getattr(torch, config.torch_dtype),
-        cache=nf4_cache.location(config.nf4_cache),
-        attn_implementation=config.attn_implementation,
-        emit=emit,
-        trust_remote_code=config.trust_remote_code,
-        host_tier=config.host_tier,
-    )
-    model = _assembled(loaded, found, config, place, emit)
-    return Speaker(model, tokenizer, place, named, _context_tokens(loaded.model.config))
-
-
-def _assembled(
-    base: BaseModel, found: AdapterFolder, config: PorosConfig, device: torch.device, emit: Emit
-) -> PeftModel:
-    plan = _plan(base, config.vram_budget, device)
-    ends = take_ends(base, plan, device)
-    place_ends(base, device, without=ends.paths)
+    opened = open_model(config, emit)
+    tokenizer = read_tokenizer(_tokenizer_folder(found, opened.folder))
+    loaded = load_configured(config, opened.source, opened.architecture, device=place, emit=emit)
+    plan = _plan(loaded, config.vram_budget, place)
     with warnings.catch_warnings():
         # PEFT's, of a base that is named in another way than it was in training.
         warnings.simplefilter("ignore")
-        model = attach_lora(base, adapter_path=found.path)
-    manager = BlockManager(
-        base.blocks, device=device, num_slots=plan.num_slots, resident=plan.resident
-    )
-    attach(
-        base.layers,
-        manager,
-        device=device,
-        drop=is_kv_cache,
-        rules=SideRules(
-            per_layer_input=base.architecture.per_layer_input,
-            shared_states=base.architecture.shared_states,
-        ),
-        model=model,
-    )
-    ends.attach(base.model, manager, prefetch=plan.head_prefetch, emit=emit)
-    return model.eval()
+        streamed = stream_model(loaded, plan, config, device=place, emit=emit, adapter=found.path)
+    model = streamed.model.eval()
+    return Speaker(model, tokenizer, place, named, _context_tokens(loaded.model.config))
 
 
 def _plan(base: BaseModel, budget: float | str, device: torch.device) -> MemoryPlan:
     """Blocks that stay on the device, as many as there is room for; all travel on the CPU."""
-    plan = memory_plan(budget)
+    # Nothing is trained: there are no moments, and adapters stay where they are needed.
+    plan = replace(
+        memory_plan(budget), moments_on_host=False, adapters_on_host=False, boundaries_on_host=False
+    )
     if budget == "min" or device.type != "cuda":
         return plan
     room = torch.cuda.mem_get_info(device)[0]

@@ -14,15 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from poros.api.folders import refuse_to_lose
 from poros.config import PorosConfig
 from poros.errors import PorosConfigError, PorosModelError
-from poros.loading.base_model import place_ends
-from poros.streaming.attach import SideRules, attach
-from poros.streaming.block_manager import BlockManager
-from poros.training.assembly import load_configured
+from poros.memory_plan import MemoryPlan
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import choose_device, open_model, read_tokenizer
-from poros.training.kv_cache import is_kv_cache
-from poros.training.lora import attach_lora, save_adapter, trainable_params
+from poros.training.lora import save_adapter, trainable_params
 from poros.training.samples import answer
+from poros.training.streamed_model import load_configured, stream_model
 
 
 class PorosModel:
@@ -54,38 +51,11 @@ class PorosModel:
         base = load_configured(
             config, opened.source, opened.architecture, device=self.device, emit=_ignore
         )
-        place_ends(base, self.device)
-        self._base = base
-        self._model: PeftModel | None = attach_lora(
-            base,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            dropout=config.lora_dropout,
-            targets=config.lora_target_modules,
-            seed=config.seed,
-            adapter_path=adapter,
-            dtype=getattr(torch, config.adapter_dtype),
+        plan = MemoryPlan(num_slots=config.num_slots)
+        self._streamed = stream_model(
+            base, plan, config, device=self.device, emit=_ignore, adapter=adapter
         )
-        self._manager = BlockManager(
-            base.blocks,
-            device=self.device,
-            num_slots=config.num_slots,
-            prefetch=config.enable_prefetch,
-        )
-        rules = SideRules(
-            per_layer_input=base.architecture.per_layer_input,
-            shared_states=base.architecture.shared_states,
-        )
-        self._attachment = attach(
-            base.layers,
-            self._manager,
-            device=self.device,
-            layers_per_block=config.layers_per_block,
-            drop=is_kv_cache,
-            preserve_rng=config.preserve_rng_state,
-            rules=rules,
-            model=self._model,
-        )
+        self._model: PeftModel | None = self._streamed.model
         self._model.eval()
 
     @classmethod
@@ -222,16 +192,16 @@ class PorosModel:
             PorosModelError: The blocks are not in memory, or there is no model any more.
         """
         peft_model = self.model
-        if self._base.host_tier == "disk":
+        if self._streamed.base.host_tier == "disk":
             raise PorosModelError(
                 "the model is read from disk, since the host's memory is too small for it",
                 where="merge_and_unload()",
                 remediation="merge with poros export, shard by shard",
             )
-        self._manager.forget()
-        self._attachment.detach()
+        self._streamed.manager.forget()
+        self._streamed.attachment.detach()
         host = torch.device("cpu")
-        for block in self._base.blocks:
+        for block in self._streamed.base.blocks:
             block.dissolve([host] * len(block.places))
         peft_model.to(host)
         merged: PreTrainedModel = peft_model.merge_and_unload()

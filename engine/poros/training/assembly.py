@@ -8,25 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 
-from poros.arch_table import ArchSpec
 from poros.config import PorosConfig
 from poros.control import Control
 from poros.data.batches import StepBatches
 from poros.data.given import GivenBatches
 from poros.event_log import EventLog
 from poros.events import Event, ModelLoaded
-from poros.loading import nf4_cache
-from poros.loading.base_model import BaseModel, Meanwhile, load_base_model, place_ends
-from poros.loading.byte_source import ByteSource
+from poros.loading.base_model import BaseModel, Meanwhile
 from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
 from poros.memory_plan import MemoryPlan
 from poros.run_folder import RunFolder
-from poros.streaming.attach import SideRules, attach
-from poros.streaming.block_manager import BlockManager
-from poros.streaming.boundaries import boundaries_of
 from poros.training.checkpoint import (
     TrainerState,
     load_checkpoint,
@@ -36,11 +29,9 @@ from poros.training.checkpoint import (
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.determinism import seed_all
 from poros.training.host_adamw import make_planned_optimizer, travelling_adapters
-from poros.training.host_ends import take_ends
 from poros.training.inputs import Inputs
-from poros.training.kv_cache import is_kv_cache
 from poros.training.looks import Looks
-from poros.training.lora import attach_lora, trainable_params
+from poros.training.lora import trainable_params
 from poros.training.memory_map import MemoryMapper, mapped_parts
 from poros.training.optimizer import learning_rate_at
 from poros.training.placement import Placement
@@ -48,6 +39,7 @@ from poros.training.planning import PlanWatch, longest_rows, plan_run
 from poros.training.rates import link_rate
 from poros.training.resume import ResumePoint
 from poros.training.room import Room
+from poros.training.streamed_model import load_configured, stream_model
 from poros.training.telemetry import Meter
 from poros.training.trainer import Pace, Trainer
 
@@ -97,33 +89,6 @@ def num_total_steps(config: PorosConfig, batches: StepBatches | GivenBatches) ->
     return config.max_steps or config.num_epochs * batches.steps_per_epoch
 
 
-def load_configured(
-    config: PorosConfig,
-    source: ByteSource,
-    architecture: ArchSpec,
-    *,
-    device: torch.device,
-    emit: Emit,
-    meanwhile: Meanwhile | None = None,
-) -> BaseModel:
-    """The base as a config wants it; see `load_base_model`."""
-    return load_base_model(
-        source,
-        device=device,
-        quantization=config.quantization,
-        dtype=getattr(torch, config.torch_dtype),
-        layers_per_block=config.layers_per_block,
-        cache=nf4_cache.location(config.nf4_cache),
-        attn_implementation=config.attn_implementation,
-        emit=emit,
-        trust_remote_code=config.trust_remote_code,
-        load_strategy=config.nf4_load_strategy,
-        architecture=architecture,
-        host_tier=config.host_tier,
-        meanwhile=meanwhile,
-    )
-
-
 class Assembly:
     """The parts of one run, put together in the order in which they need each other."""
 
@@ -167,11 +132,17 @@ class Assembly:
             self._attach()
 
     def _attach(self) -> None:
-        """Ends, adapters, optimizer and ring, in this order."""
-        config = self.config
-        self.ends = take_ends(self.base, self.plan, self.device)
-        place_ends(self.base, self.device, without=self.ends.paths)
-        self.model = self._attach_adapter()
+        """Ends, adapters and ring, then the optimizer."""
+        config, point = self.config, self._point
+        self.streamed = stream_model(
+            self.base,
+            self.plan,
+            config,
+            device=self.device,
+            emit=self.around.emit,
+            adapter=None if point is None else point.folder,
+        )
+        self.model = self.streamed.model
         self.params = trainable_params(self.model)
         self.optimizer = make_planned_optimizer(
             self.plan,
@@ -181,21 +152,11 @@ class Assembly:
             weight_decay=config.weight_decay,
             device=self.device,
         )
-        self.manager = self._attach_ring()
+        self.streamed.attachment.travel(travelling_adapters(self.optimizer))
 
     def _make_room(self) -> Room:
         return Room(
-            Placement(
-                plan=self.plan,
-                model=self.base.model,
-                manager=self.manager,
-                attachment=self.attachment,
-                ends=self.ends,
-                head=self.head,
-                optimizer=self.optimizer,
-                device=self.device,
-                emit=self.around.emit,
-            ),
+            Placement.of(self.streamed, self.optimizer, emit=self.around.emit),
             self.config,
             self._emit_trained,
         )
@@ -227,9 +188,9 @@ class Assembly:
             model=self.model,
             params=self.params,
             optimizer=self.optimizer,
-            manager=self.manager,
+            manager=self.streamed.manager,
             device=self.device,
-            ends_bytes=self.ends.num_bytes,
+            ends_bytes=self.streamed.ends.num_bytes,
         )
         self.trainer.mapper = MemoryMapper(parts, self.around.run.memory_map, self.around.emit)
 
@@ -270,50 +231,6 @@ class Assembly:
             meanwhile=meanwhile,
         )
 
-    def _attach_adapter(self) -> PeftModel:
-        config = self.config
-        return attach_lora(
-            self.base,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            dropout=config.lora_dropout,
-            targets=config.lora_target_modules,
-            seed=config.seed,
-            adapter_path=None if self._point is None else self._point.folder,
-            dtype=getattr(torch, config.adapter_dtype),
-            on_host=self.plan.adapters_on_host,
-        )
-
-    def _attach_ring(self) -> BlockManager:
-        config, blocks = self.config, self.base.blocks
-        manager = BlockManager(
-            blocks,
-            device=self.device,
-            num_slots=self.plan.num_slots,
-            prefetch=config.enable_prefetch,
-            resident=self.plan.resident,
-        )
-        self.attachment = attach(
-            self.base.layers,
-            manager,
-            device=self.device,
-            layers_per_block=config.layers_per_block,
-            drop=is_kv_cache,
-            preserve_rng=config.preserve_rng_state,
-            rules=SideRules(
-                per_layer_input=self.base.architecture.per_layer_input,
-                shared_states=self.base.architecture.shared_states,
-            ),
-            model=self.model,
-            travelling=travelling_adapters(self.optimizer),
-            boundaries=boundaries_of(self.plan, manager, self.device),
-        )
-        prefetch = config.enable_prefetch and self.plan.head_prefetch
-        self.head = self.ends.attach(
-            self.base.model, manager, prefetch=prefetch, emit=self.around.emit
-        )
-        return manager
-
     def _make_trainer(self, batches: StepBatches | GivenBatches) -> Trainer:
         config, point = self.config, self._point
         total_steps = num_total_steps(config, batches)
@@ -348,7 +265,7 @@ class Assembly:
             device=self.device,
             checkpoints=keeper,
             evaluate=self.looks.evaluate,
-            meter=Meter(self.device, self.manager, self.optimizer),
+            meter=Meter(self.device, self.streamed.manager, self.optimizer),
             emit=self._emit_trained,
             control=self.around.control,
             logs=self.around.run.logs,
@@ -366,10 +283,10 @@ class Assembly:
                 model_type=base.architecture.model_type,
                 num_blocks=len(base.blocks),
                 block_bytes=block_bytes,
-                num_slots=self.manager.num_slots,
-                slot_bytes=self.manager.slot_bytes,
-                host_bytes=sum(b.host_bytes for b in base.blocks) + self.ends.num_bytes,
-                resident_bytes=base.resident_bytes - self.ends.num_bytes,
+                num_slots=self.streamed.manager.num_slots,
+                slot_bytes=self.streamed.manager.slot_bytes,
+                host_bytes=sum(b.host_bytes for b in base.blocks) + self.streamed.ends.num_bytes,
+                resident_bytes=base.resident_bytes - self.streamed.ends.num_bytes,
                 num_trainable_params=sum(p.numel() for _, p in self.params),
                 num_adapter_tensors=len(self.params),
                 load_device_peak_bytes=base.load_device_peak_bytes,

@@ -25,6 +25,7 @@ from poros.training.host_adamw import HostAdamW
 from poros.training.host_ends import HostEnds
 from poros.training.shortage import Shortage, free, is_shortage, let_go, shortage_of
 from poros.training.streamed_head import StreamedHead
+from poros.training.streamed_model import StreamedModel
 
 
 @dataclass(kw_only=True)
@@ -61,6 +62,23 @@ class Placement:
         """Know how many slots there are: a short model has fewer than a plan allows."""
         num_slots = max(self.manager.num_slots, FEWEST_SLOTS)
         self.plan = dataclasses.replace(self.plan, num_slots=num_slots)
+
+    @classmethod
+    def of(
+        cls, streamed: StreamedModel, optimizer: HostAdamW, *, emit: Callable[[Event], None]
+    ) -> Placement:
+        """Of a model that was put together, and the optimizer of its adapters."""
+        return cls(
+            plan=streamed.plan,
+            model=streamed.base.model,
+            manager=streamed.manager,
+            attachment=streamed.attachment,
+            ends=streamed.ends,
+            head=streamed.head,
+            optimizer=optimizer,
+            device=streamed.device,
+            emit=emit,
+        )
 
     def shrink(self) -> MemoryPlan | None:
         """Take the next smaller plan; None: there is none, and nothing was changed.

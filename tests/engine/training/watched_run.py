@@ -22,7 +22,7 @@ from poros.errors import PorosError
 from poros.events import Event, StepFinished, Warned
 from poros.progress import LinePrinter
 from poros.streaming.block_manager import BlockManager
-from poros.training import assembly, work
+from poros.training import assembly, streamed_model, work
 from poros.training.session import Session
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
 from tests.engine.loading.tiny_models import write_model
@@ -116,7 +116,7 @@ class _Lookout:
             return get_rng_state()
 
         self.patches = [
-            mock.patch.object(assembly, "BlockManager", NotedManager),
+            mock.patch.object(streamed_model, "BlockManager", NotedManager),
             mock.patch.object(work, "Assembly", NotedAssembly),
             mock.patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)),
             mock.patch.object(torch, "get_rng_state", noted_state),
