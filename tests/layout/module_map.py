@@ -41,10 +41,14 @@ def tree() -> str:
 
 
 def floors() -> str:
-    """AGENTS.md's floors: the engine's modules by the import contract, high to low."""
+    """AGENTS.md's floors: the modules by the import contracts, high to low, the app's above."""
+    app, engine = _floors("The app's floors", PACKAGES[1]), _floors("Engine floors", PACKAGES[0])
+    return "\n".join(["```", "poros_tui:", *app, "", "poros:", *engine, "```"])
+
+
+def _floors(contract: str, package: Path) -> list[str]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = next(c for c in contracts["contracts"] if c["name"] == "Engine floors")["layers"]
-    package = PACKAGES[0]
+    layers = next(c for c in contracts["contracts"] if c["name"] == contract)["layers"]
     lines: list[str] = []
     for layer in layers:
         names = sorted(re.findall(r"\w+", layer))
@@ -53,7 +57,7 @@ def floors() -> str:
         for folder in (package / name for name in names if (package / name).is_dir()):
             inside = " ".join(p.stem for p in modules() if p.parent == folder)
             lines += textwrap.wrap(f"{folder.name}/  {inside}", 96, subsequent_indent="    ")
-    return "\n".join(["```", *lines, "```"])
+    return lines
 
 
 MAPS = {"README.md": ("tree", tree), "AGENTS.md": ("floors", floors)}

@@ -1,0 +1,162 @@
+"""`PorosApp`: the modes, the keys that work everywhere, the palette, the tick that feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from poros_tui import keys, settings, state, themes, words
+from poros_tui.engine.machine import MachineWatch
+from poros_tui.palette import Actions
+from poros_tui.screens.base import MODES, PorosScreen
+from poros_tui.widgets.header import Summary
+from poros_tui.widgets.help_panel import HelpDialog
+from poros_tui.widgets.mode_bar import ModeBar
+
+TICK_S = 0.25
+
+
+def _key(key: str, action: str, id: str, does: str, short: str = "") -> Binding:
+    """A binding; it stands in the footer if it has a ``short`` name."""
+    return Binding(key, action, short, id=id, show=bool(short), tooltip=does)
+
+
+def _maker(name: str) -> Callable[[], Screen[None]]:
+    return lambda: keys.screen_class(name)()
+
+
+class PorosApp(App[int]):
+    """The terminal app. Its result is the process's exit code; None: 0.
+
+    Screens use: `state`, `go`, `clock`, `perform`, Textual's ``notify`` and ``push_screen``.
+    """
+
+    TITLE = "Poros"
+    CSS_PATH = "styles/app.tcss"
+    COMMANDS: ClassVar = {Actions}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            _key(str(number), f"go('{name}')", f"go.{name}", f"Go to {title}")
+            for number, (name, title) in enumerate(MODES.items(), 1)
+        ),
+        _key(
+            "question_mark,f1", "explain", "app.help", "What is this, and what can I press", "Help"
+        ),
+        _key("ctrl+p", "command_palette", "app.palette", "All commands", "Commands"),
+        _key("ctrl+q,q", "leave", "app.quit", "Leave Poros", "Quit"),
+        _key("ctrl+c", "leave", "app.interrupt", "Leave Poros, or stop the run"),
+        _key("f2", "next_theme", "app.theme", "Next theme: dark, light, ansi, colour-blind safe"),
+        _key("escape", "leave_field", "app.leave-field", "Leave the field that is typed in"),
+    ]
+    MODES: ClassVar = {name: _maker(name) for name in MODES}
+    DEFAULT_MODE = "home"
+
+    def __init__(
+        self,
+        shared: state.AppState | None = None,
+        chosen: settings.Settings | None = None,
+        *,
+        watch: MachineWatch | None = None,
+        clock: Callable[[], float] = time.time,
+        keep: bool = True,
+    ) -> None:
+        """Put together; nothing is drawn.
+
+        Args:
+            shared: What the last session left; None reads it.
+            chosen: Theme and keys; None reads the user's file.
+            watch: Samples card, RAM and disk; None makes one.
+            clock: Wall clock, seconds since the epoch.
+            keep: Save the state when it changes.
+        """
+        super().__init__()
+        self.state = shared if shared is not None else state.load()
+        self.settings = chosen if chosen is not None else settings.load()
+        self.clock = clock
+        self.animation_level = "none"
+        self._watch = watch or MachineWatch(Path.cwd())
+        self._keep = keep
+
+    def on_mount(self) -> None:
+        """Themes, keys, timer."""
+        for theme in themes.OWN:
+            self.register_theme(theme)
+        self.theme = themes.textual_name(self.settings.theme)
+        self.set_keymap(self.settings.keys)
+        for problem in self.settings.problems:
+            self.notify(problem, title="Settings", severity="warning", markup=False)
+        self._watch.start()
+        self.set_interval(TICK_S, self.tick)
+
+    def on_unmount(self) -> None:
+        """The thread ends by itself."""
+        self._watch.stop()
+
+    async def tick(self) -> None:
+        """What is new reaches the shown screen."""
+        self.state.machine = self._watch.latest
+        if isinstance(self.screen, PorosScreen):
+            self.screen.tick()
+        if self.state.is_dirty and self._keep:
+            await asyncio.to_thread(state.save, self.state.to_json())
+
+    def summary(self) -> Summary:
+        """What the header says."""
+        machine = self.state.machine
+        facts = []
+        if machine.card_total_bytes is not None:
+            used = machine.card_used_bytes or 0
+            facts.append(f"VRAM {words.of_gigabytes(used, machine.card_total_bytes)}")
+        if machine.disk_free_bytes is not None:
+            facts.append(f"disk {words.gigabytes(machine.disk_free_bytes)} free")
+        facts.append(words.clock(self.clock()))
+        about = words.safe(" · ".join(filter(None, (self.state.model, self.state.data))))
+        return Summary(about=about, facts=tuple(facts))
+
+    def go(self, mode: str) -> None:
+        """Show a screen, by its name in `MODES`."""
+        self.switch_mode(mode)
+
+    def on_mode_bar_chosen(self, event: ModeBar.Chosen) -> None:
+        """A click on the mode bar."""
+        self.go(event.mode)
+
+    def action_go(self, mode: str) -> None:
+        """By number key."""
+        self.go(mode)
+
+    async def perform(self, action: keys.Action) -> None:
+        """Run an action of the palette; one of another screen goes there first."""
+        if action.screen and action.screen != self.current_mode:
+            await self.switch_mode(action.screen)
+        await self.run_action(action.action, self.screen if action.screen else self)
+
+    def action_explain(self) -> None:
+        """Help for the focused field, and the keys that work here."""
+        screen = self.screen
+        if isinstance(screen, PorosScreen):
+            here = [*keys.screen_actions(screen.mode_name), *keys.app_actions(list(self.BINDINGS))]
+            told = [(keys.written(self.settings.keys.get(a.id, a.keys)), a.does) for a in here]
+            self.push_screen(HelpDialog(MODES[screen.mode_name], screen.explanation(), told))
+
+    def action_next_theme(self) -> None:
+        """Through our themes, in order."""
+        names = [themes.textual_name(name) for name in themes.NAMES]
+        now = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(now + 1) % len(names)]
+        self.notify(f"Theme: {themes.NAMES[(now + 1) % len(names)]}", timeout=2)
+
+    def action_leave_field(self) -> None:
+        """Keys are commands again."""
+        self.screen.set_focus(None)
+
+    def action_leave(self) -> None:
+        """Quit."""
+        self.exit(0)

@@ -1,0 +1,80 @@
+"""Every action of the app with its key: for the palette, `?`, `poros-tui keys` and the keymap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+
+from textual.binding import Binding, BindingType
+
+from poros_tui.screens.base import MODES, PorosScreen
+
+_AS_WRITTEN = {
+    "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]",
+    "escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→", "full_stop": ".",
+    "comma": ",", "plus": "+", "minus": "-", "equals_sign": "=", "pageup": "pgup",
+    "pagedown": "pgdn", "delete": "del",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a person can do.
+
+    Attributes:
+        id: Its name in the keymap, such as ``train.checkpoint``.
+        screen: The mode it belongs to; empty: everywhere.
+        keys: As Textual writes them, joined by commas.
+        does: What it does, in a few words.
+        action: What Textual runs.
+    """
+
+    id: str
+    screen: str
+    keys: str
+    does: str
+    action: str
+
+    @property
+    def title(self) -> str:
+        """``Train: checkpoint now``."""
+        return f"{MODES[self.screen]}: {self.does}" if self.screen else self.does
+
+
+def screen_class(name: str) -> type[PorosScreen]:
+    """A mode's class; its module is imported only now."""
+    module = import_module(f"poros_tui.screens.{name}")
+    found: type[PorosScreen] = getattr(module, f"{name.title()}Screen")
+    return found
+
+
+def app_actions(bindings: list[BindingType]) -> Iterator[Action]:
+    """Those of the app itself."""
+    yield from _actions(bindings, "")
+
+
+def screen_actions(name: str) -> Iterator[Action]:
+    """Those of a mode, declared in its ``BINDINGS``."""
+    yield from _actions(list(vars(screen_class(name)).get("BINDINGS", ())), name)
+
+
+def all_actions(app_bindings: list[BindingType]) -> Iterator[Action]:
+    """The app's, then each mode's."""
+    yield from app_actions(app_bindings)
+    for name in MODES:
+        yield from screen_actions(name)
+
+
+def written(keys: str) -> str:
+    """The first of a binding's keys as people write it: ``ctrl+p``, ``?``, ``esc``."""
+    first = keys.split(",")[0]
+    head, plus, last = first.rpartition("+")
+    return head + plus + _AS_WRITTEN.get(last, last)
+
+
+def _actions(bindings: list[BindingType], screen: str) -> Iterator[Action]:
+    for binding in bindings:
+        if isinstance(binding, Binding) and binding.id:
+            does = binding.tooltip or binding.description
+            yield Action(binding.id, screen, binding.key, does, binding.action)

@@ -1,0 +1,103 @@
+"""`PorosScreen`: the frame of every screen: header, mode bar, body, footer, ticks, help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from poros_tui.state import AppState
+from poros_tui.widgets.header import Header
+from poros_tui.widgets.mode_bar import ModeBar
+
+if TYPE_CHECKING:
+    from poros_tui.app import PorosApp
+
+MODES = {
+    "home": "Home",
+    "doctor": "Doctor",
+    "model": "Model",
+    "data": "Data",
+    "config": "Config",
+    "train": "Train",
+    "result": "Result",
+    "runs": "Runs",
+}
+"""Name and title of each screen, in the order of the number keys and of the guided path."""
+
+TOO_SMALL = "This window is too small for Poros.\nMake it at least 60 columns by 20 rows."
+
+
+class PorosScreen(Screen[None]):
+    """A mode. Subclasses give `body`, and `on_tick` for what changes by itself.
+
+    A screen must work at 80x24. Style by the classes that Textual sets on the screen: ``-narrow``
+    below 100 columns, ``-wide`` from there, ``-short`` below 30 rows, ``-tall`` from there;
+    ``-plain`` where only ASCII may be drawn.
+
+    Attributes:
+        TITLE: What the mode bar calls it.
+        HELP: What `?` says where the focused widget says nothing of its own.
+        LAYOUT_STYLE: ``scroll``: the body scrolls as a whole; ``fill``: it fills the window.
+    """
+
+    HELP: ClassVar[str | None] = ""
+    LAYOUT_STYLE: ClassVar[str] = "scroll"
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-short"), (30, "-tall")]  # noqa: RUF012
+
+    @property
+    def shell(self) -> PorosApp:
+        """The app, with its own methods."""
+        return cast("PorosApp", self.app)
+
+    @property
+    def state(self) -> AppState:
+        """What all screens share."""
+        return self.shell.state
+
+    def compose(self) -> ComposeResult:
+        """The frame; subclasses override `body`."""
+        yield Header()
+        yield ModeBar(MODES, here=self.mode_name)
+        with VerticalScroll(id="body", classes=f"-{self.LAYOUT_STYLE}", can_focus=False):
+            yield from self.body()
+        yield Static(TOO_SMALL, id="too-small")
+        yield Footer(show_command_palette=False)
+
+    def body(self) -> ComposeResult:
+        """What stands between mode bar and footer."""
+        raise NotImplementedError
+
+    def on_tick(self, state: AppState) -> None:
+        """Four times a second while this screen is shown, and once when it comes up.
+
+        Read values, set widgets; anything that could take 10 ms goes into a thread or a process.
+        """
+
+    def explanation(self) -> str:
+        """What `?` says about the focused widget: its ``told``, its parents', or the screen's."""
+        for node in self.focused.ancestors_with_self if self.focused else ():
+            told = getattr(node, "told", None) or getattr(node, "HELP", None)
+            if told:
+                return str(told)
+        return self.HELP or ""
+
+    @property
+    def mode_name(self) -> str:
+        """The key of `MODES`."""
+        return type(self).__name__.removesuffix("Screen").lower()
+
+    def tick(self) -> None:
+        """Bring the frame up to date, then the screen's own; called by the app."""
+        self.query_one(Header).show(self.shell.summary())
+        self.query_one(ModeBar).show(self.state.done)
+        self.on_tick(self.state)
+
+    def on_screen_resume(self) -> None:
+        """Another screen was left for this one."""
+        if self.is_mounted:
+            self.tick()

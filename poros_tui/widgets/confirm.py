@@ -1,0 +1,87 @@
+"""A question with its answers: asked before something is lost, and when a run is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One way out of a question.
+
+    Attributes:
+        value: What the dialog gives back.
+        label: What it does, as a verb: ``Stop and save``.
+        note: What that means, in a few words.
+        key: A letter that chooses it; empty: none.
+        loses: It loses something: drawn as a warning.
+    """
+
+    value: str
+    label: str
+    note: str = ""
+    key: str = ""
+    loses: bool = False
+
+
+class ConfirmDialog(ModalScreen[str]):
+    """Gives the chosen answer's value; escape gives ``""``. The first answer is chosen by Enter.
+
+    ``self.app.push_screen(ConfirmDialog("Delete this run?", [...]), self._deleted)``, or in a
+    worker ``await self.app.push_screen_wait(...)``.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "answer('')", "Back", id="dialog.back"),
+    ]
+
+    def __init__(self, question: str, answers: Sequence[Answer], detail: str = "") -> None:
+        """``detail`` says what is at stake, in one or two sentences."""
+        super().__init__()
+        self._question, self._answers, self._detail = question, list(answers), detail
+
+    def compose(self) -> ComposeResult:
+        """Question, detail, answers."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="dialog-title", markup=False)
+            if self._detail:
+                yield Static(self._detail, classes="dialog-detail", markup=False)
+            yield OptionList(*map(_option, self._answers), id="answers")
+
+    def on_mount(self) -> None:
+        """The keyboard is in the answers."""
+        self.query_one(OptionList).focus()
+
+    def on_key(self, event: object) -> None:
+        """An answer's own letter."""
+        key = getattr(event, "key", "")
+        for answer in self._answers:
+            if answer.key and key == answer.key:
+                self.dismiss(answer.value)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter or a click."""
+        event.stop()
+        self.dismiss(str(event.option.id))
+
+    def action_answer(self, value: str) -> None:
+        """Close with a value."""
+        self.dismiss(value)
+
+
+def _option(answer: Answer) -> Option:
+    from textual.content import Content
+
+    label = Content.styled(answer.label, "bold $warning" if answer.loses else "bold")
+    key = Content.styled(f"  {answer.key}", "$accent") if answer.key else Content("")
+    note = Content.styled(f"\n{answer.note}", "$text-muted") if answer.note else Content("")
+    return Option(label + key + note, id=answer.value)

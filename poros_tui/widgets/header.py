@@ -1,0 +1,63 @@
+"""The top line: what the run does, what of card and disk is free, the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.widget import Widget
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the header says.
+
+    Attributes:
+        state: Of the followed run, a word; empty: no run.
+        glyph: Before the state.
+        colour: Theme variable of both, without its sign.
+        about: Model and data.
+        facts: From the most important on; the last ones go where there is no room.
+    """
+
+    state: str = ""
+    glyph: str = ""
+    colour: str = "text-muted"
+    about: str = ""
+    facts: tuple[str, ...] = ()
+
+
+class Header(Widget):
+    """One line."""
+
+    def __init__(self) -> None:
+        """Empty until `show`."""
+        super().__init__()
+        self._summary = Summary()
+
+    def show(self, summary: Summary) -> None:
+        """Draw again if something is new."""
+        if summary != self._summary:
+            self._summary = summary
+            self.refresh()
+
+    def render(self) -> Content:
+        """Left the run, right the facts; what has no room goes from the right end of either."""
+        room = self.size.width - 2
+        name = Content.styled("Poros", "bold $accent")
+        state = Content("")
+        if self._summary.state:
+            colour = f"${self._summary.colour}"
+            state = Content.styled(f"   {self._summary.glyph} {self._summary.state}", colour)
+        facts = list(self._summary.facts)
+        left = name + state
+        while facts and left.cell_length + len("   ".join(facts)) + 3 > room:
+            facts.pop()
+        right = "   ".join(facts)
+        spare = room - left.cell_length - len(right)
+        about = self._summary.about
+        if about and spare > 14:
+            shown = about if len(about) <= spare - 6 else about[: spare - 7] + "…"
+            left += Content.styled(f"   {shown}", "$text-muted")
+        gap = max(1, room - left.cell_length - len(right))
+        return left + Content(" " * gap) + Content.styled(right, "$secondary")

@@ -1,0 +1,39 @@
+"""What `?` opens: the focused field explained, and every key that works here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+
+class HelpDialog(ModalScreen[None]):
+    """Explanation above, keys below; any of its keys closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,f1,enter,q", "dismiss", "Close", id="help.close"),
+    ]
+
+    def __init__(self, title: str, explanation: str, keys: Iterable[tuple[str, str]]) -> None:
+        """``keys``: a key as people write it, and what it does."""
+        super().__init__()
+        self._title, self._explanation, self._keys = title, explanation, list(keys)
+
+    def compose(self) -> ComposeResult:
+        """A dialog that scrolls."""
+        width = max((len(key) for key, _ in self._keys), default=0)
+        lines = [
+            Content.styled(f"{key:>{width}}  ", "$accent") + Content(does)
+            for key, does in self._keys
+        ]
+        with Vertical(classes="dialog help"):
+            yield Static(self._title, classes="dialog-title", markup=False)
+            with VerticalScroll():
+                yield Static(self._explanation, classes="dialog-detail", markup=False)
+                yield Static(Content("\n").join(lines))

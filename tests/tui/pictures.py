@@ -1,0 +1,110 @@
+"""Pictures of all screens, made from recorded things: docs/screens/<screen>-<state>-<size>.svg.
+
+python tests/tui/pictures.py --write [NAME...]   makes them again, all or those whose name begins so
+python tests/tui/pictures.py --png FOLDER [NAME...]   as PNG, to look at (needs chromium)
+"""
+
+import asyncio
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [p for p in (str(ROOT), str(ROOT / "engine")) if p not in sys.path]
+
+from poros_tui.screens.base import MODES  # noqa: E402
+from tests.tui.pilot import at  # noqa: E402
+from tests.tui.scene import Scene  # noqa: E402
+
+FOLDER = ROOT / "docs" / "screens"
+MADE_WITH = "textual 8.2.8"
+"""Others draw a little differently: the pictures are made, and compared, with this one."""
+CHROMIUM = "chromium"
+
+
+def scenes() -> list[Scene]:
+    """Of all screens, in their order."""
+    return [
+        scene
+        for mode in MODES
+        for scene in importlib.import_module(f"tests.tui.scenes.{mode}").SCENES
+    ]
+
+
+def pictures(chosen: list[Scene]) -> dict[str, str]:
+    """SVG by file name; each scene is one app that is resized."""
+    made: dict[str, str] = {}
+    zone = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        for scene in chosen:
+            made |= asyncio.run(_of_scene(scene))
+    finally:
+        os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
+        time.tzset()
+    return made
+
+
+async def _of_scene(scene: Scene) -> dict[str, str]:
+    made = {}
+    for width, height in scene.sizes:
+        app = scene.make()
+        async with app.run_test(size=(width, height), notifications=True) as pilot:
+            if scene.no_color:
+                from textual.filter import Monochrome
+
+                app._filters.append(Monochrome())
+            await at(app, pilot, scene.screen)
+            await scene.act(app, pilot)
+            await pilot.pause()
+            made[f"{scene.name}-{width}x{height}.svg"] = tidied(app.export_screenshot())
+    return made
+
+
+def tidied(svg: str) -> str:
+    """Without fonts from elsewhere, and with ids that don't depend on what is drawn."""
+    svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"terminal-\d+", "t", svg)
+    svg = re.sub(r"\s*<!-- .*? -->", "", svg)
+    svg = svg.replace("Fira Code, monospace", "ui-monospace, 'DejaVu Sans Mono', Menlo, monospace")
+    return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
+
+
+def to_png(svg: str, path: Path) -> None:
+    """Draw an SVG with chromium."""
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    window = f"--window-size={int(width) + 1},{int(height) + 1}"
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(f"<body style='margin:0'>{svg}</body>", "utf-8")
+        subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             window, f"--screenshot={path}", str(page)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    """See the top of the file."""
+    command, *rest = arguments or ["--help"]
+    if command not in ("--write", "--png"):
+        sys.exit(__doc__)
+    folder = FOLDER if command == "--write" else Path(rest.pop(0))
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [s for s in scenes() if not rest or any(s.name.startswith(n) for n in rest)]
+    for name, svg in pictures(chosen).items():
+        if command == "--write":
+            (folder / name).write_text(svg, "utf-8")
+        else:
+            to_png(svg, folder / name.replace(".svg", ".png"))
+        print(folder / name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,89 @@
+"""An app in a test: no user's file is read or written, no thread samples, the clock stands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+from textual.pilot import Pilot
+
+from poros_tui.app import PorosApp
+from poros_tui.engine.machine import Machine, MachineWatch
+from poros_tui.settings import Settings
+from poros_tui.state import AppState
+
+NOW = 1_790_000_000.0
+"""21 September 2026, 14:13 UTC: when every picture was made."""
+
+MACHINE = Machine(
+    card="NVIDIA GeForce RTX 4070",
+    card_total_bytes=12_282_000_000,
+    card_used_bytes=1_900_000_000,
+    ram_total_bytes=33_500_000_000,
+    ram_free_bytes=24_100_000_000,
+    disk_free_bytes=212_000_000_000,
+)
+
+
+class StandingWatch(MachineWatch):
+    """Says always the same."""
+
+    def __init__(self, machine: Machine = MACHINE) -> None:
+        """No folder is looked at."""
+        self.latest = machine
+
+    def start(self) -> None:
+        """No thread."""
+
+    def stop(self) -> None:
+        """None to end."""
+
+
+def app_of(
+    state: AppState | None = None,
+    settings: Settings | None = None,
+    machine: Machine = MACHINE,
+) -> PorosApp:
+    """An app that touches nothing outside."""
+    return PorosApp(
+        state or AppState(),
+        settings or Settings(),
+        watch=StandingWatch(machine),
+        clock=lambda: NOW,
+        keep=False,
+    )
+
+
+def piloted(
+    *,
+    mode: str = "home",
+    size: tuple[int, int] = (80, 24),
+    make: Callable[[], PorosApp] = app_of,
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[[], None]]:
+    """Make a test of ``async def test(app, pilot)``, which begins on a mode's screen."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
+        async def run() -> None:
+            app = make()
+            async with app.run_test(size=size, notifications=True) as pilot:
+                await at(app, pilot, mode)
+                await test(app, pilot)
+
+        @wraps(test)
+        def in_loop() -> None:
+            asyncio.run(run())
+
+        # pytest must not take the arguments of the inner one for fixtures.
+        del in_loop.__wrapped__  # type: ignore[attr-defined]
+        return in_loop
+
+    return decorate
+
+
+async def at(app: PorosApp, pilot: Pilot[Any], mode: str) -> None:
+    """Go to a mode and wait until it is drawn."""
+    if app.current_mode != mode:
+        await app.switch_mode(mode)
+    await pilot.pause()
+    await app.tick()
+    await pilot.pause()

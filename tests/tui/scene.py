@@ -1,0 +1,42 @@
+"""What a picture shows: a screen in one of its states, made from recorded things only."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from textual.pilot import Pilot
+
+from poros_tui.app import PorosApp
+from tests.tui.pilot import app_of
+
+SIZES = ((80, 24), (120, 40))
+
+
+async def nothing(app: PorosApp, pilot: Pilot[Any]) -> None:
+    """The screen as it comes up."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One state of a screen.
+
+    Attributes:
+        screen: A mode.
+        state: ``empty``, ``ok``, ``error``, and what else is worth a picture.
+        make: The app; begin with `app_of`, which lets nothing of this machine in.
+        act: What is pressed or set, once the screen is up.
+        sizes: Columns and rows.
+        no_color: As if NO_COLOR were set.
+    """
+
+    screen: str
+    state: str
+    make: Callable[[], PorosApp] = app_of
+    act: Callable[[PorosApp, Pilot[Any]], Awaitable[None]] = nothing
+    sizes: tuple[tuple[int, int], ...] = SIZES
+    no_color: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files, but for the size."""
+        return f"{self.screen}-{self.state}"
