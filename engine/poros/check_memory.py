@@ -17,6 +17,8 @@ from poros.memory_sizes import (
     LinearShape,
     ModelSizes,
     StepShape,
+    lasting_bytes,
+    phase_bytes,
 )
 from poros.told_sizes import told_size
 from poros.weights_index import TensorHeader
@@ -147,7 +149,16 @@ def plan_record(sizes: ModelSizes, wanted: Wanted) -> dict[str, Any]:
         "peak_phase": found.phase,
         "device_bytes": found.device_bytes,
         "copied_bytes": found.copied_bytes,
+        "parts": parts(found, sizes, wanted.step),
     }
+
+
+def parts(found: Estimate, sizes: ModelSizes, step: StepShape) -> dict[str, int]:
+    """What the process takes of the card, by what it is for, in bytes; they add up to all of it."""
+    lasting = lasting_bytes(found.plan, sizes)
+    in_step = phase_bytes(found.plan, sizes, step)[found.phase]
+    rest = found.device_bytes - sum(lasting.values()) - in_step
+    return lasting | {"activations and gradients": in_step, "CUDA and margin": rest}
 
 
 def on_host(plan: MemoryPlan) -> list[str]:

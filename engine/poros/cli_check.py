@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from poros.check import Report
     from poros.check_memory import Wanted
     from poros.memory_planner import Rates
+    from poros.memory_sizes import ModelSizes
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ _OPTIONS = (
     ),
     click.option("--tflops", type=_RATE, help="Of the card, dense bfloat16, as it reaches them."),
     click.option("--rank", type=_COUNT, default=16, help="Of the adapter."),
+    click.option("--table", is_flag=True, help="Also which sample lengths fit which cards."),
 )
 
 
@@ -53,6 +55,7 @@ def check(
     as_json: bool,
     link_gb_s: float | None = None,
     tflops: float | None = None,
+    table: bool = False,
     **options: Any,
 ) -> int:
     """Print a model's report; the exit code is 0 if it can be trained, else the first reason's.
@@ -62,6 +65,7 @@ def check(
         as_json: For scripts.
         link_gb_s: Of the link to the card; None: as `poros doctor` measured it.
         tflops: Of the card; None: as `poros doctor` measured it.
+        table: Whether to plan several sample lengths for several cards too.
         options: What a plan is to be made for, by field of `check_memory.Wanted`.
 
     Raises:
@@ -75,12 +79,32 @@ def check(
     rates, rates_of = _rates(link_gb_s, tflops)
     if as_json:
         record = record_of(report, wanted, rates, rates_of)
+        if table:
+            record["table"] = _table_record(report, wanted, rates)
         click.echo(json.dumps(record, ensure_ascii=False))
     else:
         for name, value in _lines(report, wanted, rates, rates_of):
             click.echo(f"{name:>14}  {escape_control(value)}")
+        if table and report.memory is not None:
+            _print_table(report.memory, wanted, rates)
     # Told, not raised: with --json the report on stdout has it already.
     return tell(report.refusals[0]) if report.refusals else 0
+
+
+def _table_record(report: Report, wanted: Wanted, rates: Rates) -> dict[str, object] | None:
+    from poros.check_table import fit_table, gpus_here, table_record
+
+    if report.memory is None:
+        return None
+    return table_record(fit_table(report.memory, wanted, rates, gpus=gpus_here()))
+
+
+def _print_table(sizes: ModelSizes, wanted: Wanted, rates: Rates) -> None:
+    from poros.check_table import fit_table, gpus_here, table_lines
+
+    click.echo()
+    for line in table_lines(fit_table(sizes, wanted, rates, gpus=gpus_here())):
+        click.echo(line)
 
 
 def _rates(link_gb_s: float | None, tflops: float | None) -> tuple[Rates, str]:
