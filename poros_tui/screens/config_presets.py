@@ -1,0 +1,123 @@
+"""Settings to begin with: sized for a card by the planner, and by how thorough the run is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poros.demo_settings import demo_settings, is_demo_data
+from poros.init_file import size_for
+from poros.memory_sizes import ModelSizes
+
+CARDS_GB = (4, 6, 8, 10, 12, 16, 24, 32, 48, 80)
+"""As cards are sold, in units of 2**30 bytes."""
+
+HERE = "this machine"
+CPU = "CPU only"
+
+EFFORTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "quick look": (
+        "30 steps: shows that all works, learns little",
+        {"max_steps": 30, "lora_rank": 8, "lora_alpha": 16, "learning_rate": 2e-4},
+    ),
+    "usual": (
+        "every example once",
+        {"num_epochs": 1, "learning_rate": 2e-4},
+    ),
+    "thorough": (
+        "every example three times, a larger adapter",
+        {"num_epochs": 3, "lora_rank": 32, "lora_alpha": 64, "learning_rate": 2e-4},
+    ),
+}
+"""How much is learned, each with a sentence and its settings. The rate is the one that QLoRA's
+authors took for models of up to 13 billion parameters."""
+_WARMUP_PART = 10
+_USUAL_WARMUP = 100
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that answers stand for.
+
+    Attributes:
+        settings: By key; what is not there has its default.
+        notes: Why they are so, for people.
+    """
+
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def card_choices(card_bytes: int | None) -> list[str]:
+    """The cards to choose from, this machine's own first.
+
+    Args:
+        card_bytes: Of the card here; None: there is none.
+    """
+    own = HERE if card_bytes else CPU
+    return [own, *(f"{size} GB" for size in CARDS_GB), *([CPU] if card_bytes else [])]
+
+
+def preset(
+    model: str,
+    dataset: str | None,
+    output_dir: str,
+    *,
+    effort: str = "usual",
+    card: str = HERE,
+    card_bytes: int | None = None,
+    sizes: ModelSizes | None = None,
+    num_rows: int | None = None,
+) -> Preset:
+    """The settings for these answers.
+
+    Args:
+        model: Its name or folder.
+        dataset: File or name.
+        output_dir: The run's folder.
+        effort: One of `EFFORTS`.
+        card: One of `card_choices`.
+        card_bytes: Of the card here; None: there is none.
+        sizes: Of the model; None: not known.
+        num_rows: Of the data; None: not known.
+    """
+    if is_demo_data(dataset):
+        return Preset(demo_settings(model, output_dir), ("the demo's own settings",))
+    settings: dict[str, Any] = {"model_name_or_path": model, "output_dir": output_dir}
+    if dataset is not None:
+        settings["dataset"] = dataset
+    sized = size_for(sizes, _bytes_of(card, card_bytes))
+    settings |= {**sized.settings, **EFFORTS[effort][1]}
+    if card == CPU and card_bytes:
+        settings["device"] = "cpu"
+    warmup = _warmup(settings, num_rows)
+    return Preset(settings | warmup, tuple(sized.notes))
+
+
+def free_folder(wanted: str) -> str:
+    """A run's folder that is not there yet: the wanted one, or the next free name like it."""
+    from poros.run_folder import free_name
+
+    path = Path(wanted).expanduser()
+    return str(free_name(path)) if path.exists() else wanted
+
+
+def _bytes_of(card: str, own: int | None) -> int | None:
+    if card == CPU:
+        return None
+    return own if card == HERE else int(card.partition(" ")[0]) * 2**30
+
+
+def _warmup(settings: Mapping[str, Any], num_rows: int | None) -> dict[str, Any]:
+    """A tenth of a short run; the default of a hundred steps would be all of it."""
+    in_step = settings.get("per_device_batch_size", 1) * settings.get(
+        "gradient_accumulation_steps", 8
+    )
+    steps = settings.get("max_steps")
+    if steps is None and num_rows is not None:
+        steps = settings.get("num_epochs", 1) * -(-num_rows // in_step)
+    if steps is None or steps >= _WARMUP_PART * _USUAL_WARMUP:
+        return {}
+    return {"warmup_steps": steps // _WARMUP_PART}
