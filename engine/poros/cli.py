@@ -50,6 +50,18 @@ def train_command(guard: Guard, /, config: Path, **options: Any) -> int:
     return train(guard, config, **options)
 
 
+@cli.command("run", hidden=True)
+@click.argument("config", type=_FOLDER)
+@train_options
+@click.pass_obj
+def run_command(guard: Guard, /, config: Path, **options: Any) -> int:
+    """Train as `train` does, for an app that may go: without a terminal, output in the run's logs.
+
+    The last event goes to stdout in any case.
+    """
+    return train(guard, config, detached=True, **options)
+
+
 @cli.command("check")
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")

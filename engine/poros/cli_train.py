@@ -63,6 +63,7 @@ def train(
     dry_run: bool,
     json_lines: bool,
     memory_map: bool,
+    detached: bool = False,
     **flags: Any,
 ) -> int:
     """Load the config and train, or only check it; returns the exit code.
@@ -74,6 +75,7 @@ def train(
         dry_run: Check the config and stop.
         json_lines: Events, or the checked config, as JSON.
         memory_map: Write `memory_map.json` into the run's folder.
+        detached: Run for somebody who may go, as `run_session` takes it.
         flags: Values of the other options, by key of the config.
     """
     began_s = time.monotonic()
@@ -96,6 +98,7 @@ def train(
             json_lines=json_lines,
             memory_map=memory_map,
             began_s=began_s,
+            detached=detached,
         )
 
 

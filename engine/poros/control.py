@@ -29,6 +29,7 @@ class Control:
         self._stop_now = False
         self._checkpoint = False
         self._paused = False
+        self._waiting = False
 
     def stop(self, reason: str = "asked to stop") -> None:
         """Finish the step, checkpoint, end. The first reason is kept."""
@@ -69,6 +70,11 @@ class Control:
         """A pause was asked for."""
         return self._paused
 
+    @property
+    def is_waiting(self) -> bool:
+        """The trainer stands still, in a pause."""
+        return self._waiting
+
     def poll(self) -> Request:
         """Take the orders; wait here while paused, unless there is one to carry out.
 
@@ -76,8 +82,12 @@ class Control:
             StopNow: `stop_now` was called.
         """
         with self._changed:
-            while self._paused and not (self._stop or self._stop_now or self._checkpoint):
-                self._changed.wait()
+            try:
+                while self._paused and not (self._stop or self._stop_now or self._checkpoint):
+                    self._waiting = True
+                    self._changed.wait()
+            finally:
+                self._waiting = False
             self._raise_if_stopped_now()
             request = Request(stop=self._stop, checkpoint=self._checkpoint)
             self._checkpoint = False

@@ -54,7 +54,7 @@ class PhaseStarted(Event):
     The phases of a start: ``start`` (imports; only its end is told), ``inputs`` (with ``download``
     and ``tokenise``), ``hash``, ``device``, ``load`` or ``quantise``, ``plan`` and ``attach``
     (while the blocks' bytes are still on their way), ``read`` (the rest of them). Later:
-    ``train``, ``evaluate``, ``sample``, ``save``.
+    ``train``, ``pause``, ``evaluate``, ``sample``, ``save``.
     """
 
     name: ClassVar[str] = "phase_started"
@@ -283,7 +283,11 @@ class CheckpointFailed(Event):
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat(Event):
-    """The engine process is alive."""
+    """The engine process is alive.
+
+    Used and total are the card's, as nvidia-smi says; allocated and reserved are this run's;
+    ``device_others_bytes`` None: the driver hides who has what. 0 without a card.
+    """
 
     name: ClassVar[str] = "heartbeat"
     step: int
@@ -291,6 +295,9 @@ class Heartbeat(Event):
     host_rss_bytes: int
     device_used_bytes: int
     device_total_bytes: int
+    device_allocated_bytes: int = 0
+    device_reserved_bytes: int = 0
+    device_others_bytes: int | None = None
 
 
 @_event

@@ -74,11 +74,19 @@ class JsonPrinter:
 class LinePrinter:
     """Lines for people; on a terminal the last one is redrawn in place."""
 
-    def __init__(self, config: PorosConfig, stdout: TextIO, stderr: TextIO) -> None:
-        """Find out what kind of place stdout is."""
+    def __init__(
+        self,
+        config: PorosConfig,
+        stdout: TextIO,
+        stderr: TextIO,
+        *,
+        redraws: bool | None = None,
+    ) -> None:
+        """Find out what kind of place stdout is, unless ``redraws`` says it."""
         self._config = config
         self._stdout, self._stderr = Output(stdout), Output(stderr)
-        self._redraws = stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        is_terminal = stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._redraws = is_terminal if redraws is None else redraws
         self._drawn = ""
         self._last_s = 0.0
         self._total_steps = 0
@@ -100,6 +108,8 @@ class LinePrinter:
                 self._show_progress(event)
             case events.PhaseFinished() if event.duration_s >= 1:
                 self._say(f"{event.phase}: {event.duration_s:.0f} s")
+                if event.phase == "pause":  # which is no part of what a step takes
+                    self._started_s += event.duration_s
             case events.Warned():
                 self._clear()
                 self._stderr.write(f"poros: warning[{event.code}]: {_plain(event.message)}\n")

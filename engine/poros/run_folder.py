@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from poros import atomic
+from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosOutputError, escape_control
 
 FORMAT = 1
 
 # What a start that ended early, or the app before the engine, may leave in a folder.
-_HARMLESS = ("lock", "logs", "control.sock")
+_HARMLESS = ("lock", "logs", SOCKET, POINTER)
 
 _held_here: dict[Path, dict[str, Any]] = {}
 # POSIX locks belong to a process, so a second holder in this one must be found by hand.

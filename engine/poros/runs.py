@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poros import atomic, run_folder, run_registry
+from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosConfigError, PorosError, PorosOutputError, escape_control
 from poros.run_registry import Known
 from poros.run_story import Story, read_story
@@ -20,7 +21,7 @@ KILLED = "killed"
 
 _OURS = (
     "run.json", "config.yaml", "events.jsonl", "lock", "logs", "checkpoints", "adapter",
-    "memory_map.json", "control.sock", "report.html", "report.md",
+    "memory_map.json", SOCKET, POINTER, "report.html", "report.md",
 )  # fmt: skip
 
 

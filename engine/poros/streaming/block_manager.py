@@ -70,6 +70,9 @@ class BlockManager:
         self._poison = poison
         self.num_copies = 0
         self.copied_bytes = 0
+        self._computing: int | None = None
+        self._direction = 0
+        self._arriving: int | None = None
         self.when_idle: Callable[[], None] = _nothing
 
     @property
@@ -126,6 +129,7 @@ class BlockManager:
             direction: 1 in a forward pass, -1 in a backward pass: what is loaded ahead.
             wrap: The first block follows the last one (a forward pass without a backward).
         """
+        self._computing, self._direction = index, direction
         ahead = self._ahead(index, direction, wrap=wrap)
         if index in self._places:
             self._release()
@@ -134,6 +138,7 @@ class BlockManager:
             self._release()
             slot = self._load(index, keep=(index, *ahead))
             self._lane.wait(slot)
+            slot.is_due = False
             self._blocks[index].point_at(slot.buffer)
             self._bound = slot
         for following in ahead:
@@ -145,6 +150,7 @@ class BlockManager:
     def forget(self) -> None:
         """Drop what is on the device: call it after anything else wrote into a block or a slot."""
         self._release()
+        self._computing = self._arriving = None
         for slot in self._slots:
             slot.holds = None
             slot.drop_coming()  # its thread would keep the slot's memory, if that is to go
@@ -153,6 +159,30 @@ class BlockManager:
                 self._blocks[index].point_at(None)
                 self._lane.release(place)
                 place.holds = None
+
+    def seen(self) -> tuple[str, int | None, int]:
+        """Where the blocks are, for whoever watches: from any thread, and a moment off.
+
+        The host runs ahead of a GPU: it is told what is queued, since asking would cost.
+
+        Returns:
+            One character a block (``r`` is in its own place, ``d`` in a slot, ``a`` arriving,
+            ``c`` computed, ``.`` away), the computed one's index, and 1 in a forward pass or -1 in
+            a backward pass.
+        """
+        marks = ["."] * len(self._blocks)
+        for slot in self._slots:
+            if (index := slot.holds) is not None:
+                marks[index] = "a" if slot.is_due else "d"
+        for index, place in self._places.items():
+            if place.holds is not None:
+                marks[index] = "r"
+        arriving, computing = self._arriving, self._computing
+        if arriving is not None:
+            marks[arriving] = "a"
+        if computing is not None:
+            marks[computing] = "c"
+        return "".join(marks), computing, self._direction
 
     def take_copy_wait_s(self) -> float:
         """Seconds the computation stood waiting for bytes since the last call."""
@@ -206,7 +236,10 @@ class BlockManager:
         return slot
 
     def _fill(self, slot: Slot, index: int) -> None:
+        self._arriving = index
         self._blocks[index].copy_to(slot, self._lane)
+        self._arriving = None
+        slot.is_due = slot.arrived is not None or slot.coming is not None
         self.num_copies += 1
         self.copied_bytes += self._blocks[index].num_bytes
 

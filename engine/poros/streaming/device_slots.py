@@ -31,6 +31,7 @@ class Slot:
         self.released: torch.cuda.Event | None = None
         self.stored: torch.cuda.Event | None = None  # only where bytes go back (return_lane)
         self.coming: Future[None] | None = None  # only for bytes that are staged
+        self.is_due = False  # nobody has waited for its present bytes yet; told to whoever watches
 
     def wait_queued(self) -> None:
         """Wait on the host until the copy into the slot is queued, if another thread does that.

@@ -23,20 +23,32 @@ from poros import events, run_registry
 from poros.config import PorosConfig
 from poros.config_load import dump_config
 from poros.control import Control, StopNow
-from poros.errors import PorosConfigError, PorosDeviceLostError, PorosError, PorosModelError
+from poros.control_socket import ControlSocket, Order
+from poros.engine_process import LogFiles, leave_terminal
+from poros.engine_record import write_engine_record
+from poros.errors import (
+    INTERRUPTED,
+    PorosConfigError,
+    PorosDeviceLostError,
+    PorosError,
+    PorosModelError,
+)
 from poros.event_log import EventLog
 from poros.events import Event, RunFinished
+from poros.orders import obey
 from poros.progress import JsonPrinter, LinePrinter, Printer
 from poros.run_folder import RunFolder, open_run_folder
 from poros.training.assembly import Assembly
 from poros.training.failures import as_poros_error, failed_event
 from poros.training.inputs import Given
+from poros.training.live import Live
 from poros.training.resume import ResumePoint, find_resume_point
 from poros.training.signals import WATCHED, SignalWatch
-from poros.training.telemetry import host_rss_bytes
 from poros.training.work import Outcome, Work
 
 HEARTBEAT_S = 5.0
+SAMPLE_S = 0.25
+"""Between two samples, while somebody watches."""
 
 _EXIT_CODES = {number.name: 128 + number for number in WATCHED}
 
@@ -57,6 +69,7 @@ class Session:
         starting_s: What the process took to get here, seconds; None: not told.
         given: Data in place of what the config names.
         keep_model: Hand the model over after the run, as `assembly`.
+        log_files: Take the process's output into the run's logs; None: it stays where it is.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class Session:
         starting_s: float | None = None,
         given: Given | None = None,
         keep_model: bool = False,
+        log_files: LogFiles | None = None,
     ) -> None:
         """Nothing happens yet."""
         self.config = config
@@ -80,7 +94,10 @@ class Session:
         self._starting_s = starting_s
         self._given, self._keeps_model = given, keep_model
         self.assembly: Assembly | None = None
+        self._log_files = log_files
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._socket: ControlSocket | None = None
+        self._live = Live()
         self._log: EventLog | None = None
         self._phase = "start"
         self._began = False
@@ -108,6 +125,16 @@ class Session:
 
     def emit(self, event: Event) -> None:
         """Write an event to the event file and show it to the listeners."""
+        self._note(event)
+        if self._log is None:
+            line = events.to_line(event, seq=0, time_s=time.time())
+        else:
+            line = self._log.append(event)
+        for listener in self._listeners:
+            listener(event, line)
+
+    def _note(self, event: Event) -> None:
+        """Keep what the heartbeat and the end of the run will say."""
         if isinstance(event, events.StepFinished):
             self.step = event.step
         elif isinstance(event, events.PhaseStarted):
@@ -117,15 +144,16 @@ class Session:
         elif isinstance(event, events.CheckpointSaved):
             self._checkpoint = event.path
         elif isinstance(event, events.RunStarted):
-            self._began, self._phase = True, "load"
-            run_registry.keep(event.run_id, Path(event.output_dir))
+            self._begin(event)
         self._loaded |= isinstance(event, events.ModelLoaded)
-        if self._log is None:
-            line = events.to_line(event, seq=0, time_s=time.time())
-        else:
-            line = self._log.append(event)
-        for listener in self._listeners:
-            listener(event, line)
+
+    def _begin(self, event: events.RunStarted) -> None:
+        self._began, self._phase = True, "load"
+        folder = Path(event.output_dir)
+        run_registry.keep(event.run_id, folder)
+        if self._handles_signals:
+            write_engine_record(folder / "logs")
+        self._live.device_is(torch.device(event.device.partition(" ")[0]))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[tuple[RunFolder, ResumePoint | None]]:
@@ -137,6 +165,8 @@ class Session:
             identity=identity,
             resume=config.resume != "never",
         ) as run:
+            if self._log_files is not None:
+                self._log_files.take(run.logs)
             point = find_resume_point(run, config.resume, skipped.append)
             in_this_run = point is not None and point.in_this_run
             keep_bytes = point.state.events_bytes if point is not None and in_this_run else 0
@@ -171,31 +201,58 @@ class Session:
             point,
             self._memory_map,
             self._given,
+            self._live.show,
         )
         if point is not None:
             self.step, self._checkpoint = point.state.step, str(point.folder)
         worker = threading.Thread(target=self._worker, args=(work,), name="trainer", daemon=True)
-        interrupted = False
-        with self._signals():
+        with ControlSocket(run.path, self._inbox) as self._socket, self._signals():
+            if self._socket.failure:
+                message = f"the app can't tell this run anything ({self._socket.failure})"
+                self.emit(events.Warned(code="W-control", message=message))
             worker.start()
-            while True:
-                try:
-                    message = self._inbox.get(timeout=HEARTBEAT_S)
-                except queue.Empty:
-                    self._beat()
-                except KeyboardInterrupt:
-                    interrupted = True
-                    self._stop(signal.SIGINT)
-                else:
-                    if isinstance(message, _Done):
-                        break
-                    assert isinstance(message, signal.Signals)
-                    self._stop(message)
+            interrupted = self._attend()
         worker.join()
         finished = self._finish(run)
         if interrupted:
             raise KeyboardInterrupt
         return finished
+
+    def _attend(self) -> bool:
+        """Take signals and orders, beat and show, until the worker has ended; whether by Ctrl-C."""
+        assert self._socket is not None
+        interrupted = False
+        beat_s = time.monotonic() + HEARTBEAT_S
+        while True:
+            is_watched = self._socket.is_watched
+            left_s = max(beat_s - time.monotonic(), 0)
+            try:
+                message = self._inbox.get(timeout=min(left_s, SAMPLE_S) if is_watched else left_s)
+            except queue.Empty:
+                message = None
+            except KeyboardInterrupt:
+                interrupted, message = True, signal.SIGINT
+            if isinstance(message, _Done):
+                return interrupted
+            if message is not None:
+                self._take(message)
+            if is_watched and message is None:
+                self._socket.show(self._live.sample(self.step, self._phase_now()))
+            if time.monotonic() >= beat_s:
+                self.emit(self._live.heartbeat(self.step, self._phase_now()))
+                beat_s = time.monotonic() + HEARTBEAT_S
+
+    def _take(self, message: object) -> None:
+        """A signal or an order."""
+        if isinstance(message, Order):
+            if obey(message, self.control, self.emit, step=self.step):
+                self._end_now(INTERRUPTED)
+            return
+        assert isinstance(message, signal.Signals)
+        self._stop(message)
+
+    def _phase_now(self) -> str:
+        return "pause" if self.control.is_waiting else self._phase
 
     def _signals(self) -> contextlib.AbstractContextManager[object]:
         if not self._handles_signals:
@@ -220,10 +277,16 @@ class Session:
             self.emit(events.CommandAcknowledged(command=number.name, detail=detail))
             return
         self.control.stop_now()
+        self._end_now(_EXIT_CODES[number.name])
+
+    def _end_now(self, exit_code: int) -> None:
+        """End this process, if it is the run's own; the worker was told to give up its step."""
         if self._handles_signals:
-            self.emit(self._ended("stopped", Outcome(), _EXIT_CODES[number.name]))
+            self.emit(self._ended("stopped", Outcome(), exit_code))
+            if self._socket is not None:
+                self._socket.close()
             # Not by an exception: the worker may be minutes away from the end of its step.
-            os._exit(_EXIT_CODES[number.name])
+            os._exit(exit_code)
 
     def _finish(self, run: RunFolder) -> RunFinished:
         outcome = self._outcome
@@ -257,20 +320,6 @@ class Session:
             exit_code=exit_code,
         )
 
-    def _beat(self) -> None:
-        free_bytes, total_bytes = (0, 0)
-        if torch.cuda.is_initialized():
-            free_bytes, total_bytes = torch.cuda.mem_get_info()
-        self.emit(
-            events.Heartbeat(
-                step=self.step,
-                phase="pause" if self.control.is_paused else self._phase,
-                host_rss_bytes=host_rss_bytes(),
-                device_used_bytes=total_bytes - free_bytes,
-                device_total_bytes=total_bytes,
-            )
-        )
-
 
 def _quiet_libraries() -> None:
     """Only our own lines: what the libraries say to developers helps no user of a command."""
@@ -282,12 +331,18 @@ def _quiet_libraries() -> None:
     transformers.logging.disable_progress_bar()
 
 
+def _detach() -> LogFiles:
+    leave_terminal()
+    return LogFiles()
+
+
 def run_session(
     config: PorosConfig,
     *,
     json_lines: bool,
     memory_map: bool = False,
     began_s: float | None = None,
+    detached: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
@@ -298,21 +353,30 @@ def run_session(
         json_lines: Print events, not lines for people.
         memory_map: As `Session` takes it.
         began_s: When the command began, by the monotonic clock; None: nobody noted it.
+        detached: The process runs for somebody who may go: it leaves the terminal, and what it says
+            while it has the run's folder goes into the logs there.
         stdout: The process's own, if left out.
         stderr: The process's own, if left out.
     """
     _quiet_libraries()
-    lines = LinePrinter(config, stdout or sys.stdout, stderr or sys.stderr)
+    log_files = _detach() if detached else None
+    lines = LinePrinter(
+        config, stdout or sys.stdout, stderr or sys.stderr, redraws=False if detached else None
+    )
     printer: Printer = JsonPrinter(stdout or sys.stdout) if json_lines else lines
     session = Session(
         config,
-        listeners=[printer],
+        listeners=[printer, *([log_files] if log_files else [])],
         handle_signals=True,
         memory_map=memory_map,
         starting_s=None if began_s is None else time.monotonic() - began_s,
+        log_files=log_files,
     )
     try:
-        return session.run().exit_code
+        with contextlib.ExitStack() as stack:
+            if log_files is not None:
+                stack.callback(log_files.give_back)
+            return session.run().exit_code
     except PorosError as error:
         lines.fail(error.lines())
         if isinstance(error, PorosDeviceLostError):

@@ -12,11 +12,12 @@ from peft import PeftModel
 from torch import Tensor
 
 from poros import failpoints
-from poros.control import Control
+from poros.control import Control, Request
 from poros.data.batches import Batch, StepBatches
 from poros.data.given import GivenBatches
 from poros.errors import PorosNonFiniteError
 from poros.events import Event, StepFinished
+from poros.loading.phases import phase_events
 from poros.loading.tensor_writer import write_tensors
 from poros.training.checkpoint_keeper import CheckpointKeeper
 from poros.training.memory_map import MemoryMapper
@@ -72,12 +73,14 @@ class Trainer:
         self.model.train()
         stopped = None
         while self.step < self.pace.total_steps:
-            request = self.control.poll()
+            request = self._poll()
             if request.checkpoint and self.step:
                 self.checkpoints.save(self.step)
             if request.stop is not None:
                 stopped = request.stop
                 break
+            if self.control.is_paused:  # a checkpoint was all that was asked for
+                continue
             self.emit(self._make_step())
             if self._evaluates():
                 self.evaluate(self.step)
@@ -86,6 +89,12 @@ class Trainer:
         if self.step:
             self.checkpoints.save(self.step, final=True)
         return stopped
+
+    def _poll(self) -> Request:
+        """The orders; a pause is a phase of its own and counts for no step."""
+        waits = self.control.is_paused
+        with phase_events("pause", self.emit) if waits else contextlib.nullcontext():
+            return self.control.poll()
 
     def _evaluates(self) -> bool:
         every = self.pace.eval_steps

@@ -16,6 +16,7 @@ from poros.event_log import EventLog
 from poros.events import Event, PhaseStarted, RunStarted, Warned
 from poros.loading.phases import phase_events
 from poros.run_folder import RunFolder
+from poros.streaming.block_manager import BlockManager
 from poros.training.ahead import Ahead, start_device
 from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
 from poros.training.determinism import enforce_determinism, prepare_cuda
@@ -36,6 +37,10 @@ class Outcome:
     assembly: Assembly | None = None
 
 
+def _nobody(manager: BlockManager) -> None:
+    """Nobody watches."""
+
+
 @dataclass(frozen=True)
 class Work:
     """One run, in one thread."""
@@ -48,6 +53,8 @@ class Work:
     point: ResumePoint | None
     memory_map: bool = False
     given: Given | None = None
+    show: Callable[[BlockManager], None] = _nobody
+    """Called with the ring as soon as it is there."""
 
     def run(self) -> Outcome:
         """Read, load, train, save.
@@ -66,6 +73,7 @@ class Work:
         around = self._accept(inputs, total_steps)
         self._start(inputs.device, total_steps)
         assembly = Assembly(config, inputs, batches, around, point)
+        self.show(assembly.streamed.manager)
         if self.memory_map:
             assembly.map_memory()
         if point is None and not self.control.is_stopping:

@@ -1,0 +1,86 @@
+"""A card's memory as its driver tells it: what is used, and by whom; torch-free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CardMemory:
+    """One look at a card.
+
+    Attributes:
+        used_bytes: By all processes, as nvidia-smi says.
+        total_bytes: Of the card.
+        others_bytes: By other processes; None: the driver hides who has what, as it does in many
+            containers and under WSL.
+    """
+
+    used_bytes: int
+    total_bytes: int
+    others_bytes: int | None
+
+
+class Card:
+    """A card that is looked at again and again.
+
+    Args:
+        uuid: As CUDA names it, with or without ``GPU-``; a number would not follow
+            CUDA_VISIBLE_DEVICES.
+        nvml: The driver's library; None: `pynvml`.
+    """
+
+    def __init__(self, uuid: str, nvml: Any = None) -> None:
+        """Find it; a driver that does not answer is no error."""
+        self._nvml = nvml
+        self._handle: Any = None
+        try:
+            if self._nvml is None:
+                import pynvml
+
+                self._nvml = pynvml
+            self._nvml.nvmlInit()
+        except ImportError:
+            return
+        except self._nvml.NVMLError:
+            return
+        self._handle = self._find(uuid)
+
+    def memory(self) -> CardMemory | None:
+        """What the driver says now; None: it says nothing."""
+        if self._handle is None:
+            return None
+        nvml = self._nvml
+        try:
+            try:
+                # This one leaves out what the driver keeps for itself, as nvidia-smi does.
+                told = nvml.nvmlDeviceGetMemoryInfo(self._handle, version=nvml.nvmlMemory_v2)
+            except (nvml.NVMLError, AttributeError, TypeError):
+                told = nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except nvml.NVMLError:
+            return None
+        used, ours = int(told.used), self._ours()
+        others = None if ours is None else max(used - ours, 0)
+        return CardMemory(used, int(told.total), others)
+
+    def _find(self, uuid: str) -> Any:
+        bare = uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
+        for name in (f"GPU-{bare}", f"MIG-{bare}"):
+            for text in (name, name.encode()):
+                try:
+                    return self._nvml.nvmlDeviceGetHandleByUUID(text)
+                except (self._nvml.NVMLError, TypeError):
+                    continue
+        return None
+
+    def _ours(self) -> int | None:
+        """What this process has, its CUDA context included; None: it is not told."""
+        try:
+            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        # In a container the driver may know this process under another number, or give no sizes.
+        ours = [p.usedGpuMemory for p in found if int(p.pid) == os.getpid()]
+        return int(ours[0]) if ours and ours[0] is not None else None
