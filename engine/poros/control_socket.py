@@ -123,6 +123,8 @@ class ControlSocket:
         self._thread = threading.Thread(target=self._serve, name="control socket", daemon=True)
         if self._listener is not None:
             self._thread.start()
+        else:
+            self._close_selector()
 
     def __enter__(self) -> ControlSocket:
         """Nothing more to do."""
@@ -213,6 +215,9 @@ class ControlSocket:
             for client in tuple(self._clients):
                 if client.has_pending:
                     client.flush()
+        self._close_selector()
+
+    def _close_selector(self) -> None:
         self._selector.close()
         self._wake.close()
         self._woken.close()

@@ -158,7 +158,7 @@ def test_a_socket_that_a_killed_run_left_is_replaced(tmp_path, inbox):
 
 
 def test_a_path_that_is_too_long_for_the_kernel_is_reached(tmp_path, inbox):
-    folder = tmp_path / ("n" * 255) / "é" * 40
+    folder = tmp_path / ("n" * 255) / ("é" * 40)
     folder.mkdir(parents=True)
     with ControlSocket(folder, inbox) as server:
         assert server.failure == ""
