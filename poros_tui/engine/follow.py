@@ -23,7 +23,8 @@ MOST_BYTES = 1 << 20
 MOST_WAITING = 50_000
 """Lines that wait for whoever drains, before a reading thread stops reading."""
 
-_MARK_BYTES = 96
+_MARK_BYTES = 128
+"""Of a line's begin: its kind, its number, and the time at which it was written."""
 _LONGEST_LINE_BYTES = 64 << 20
 
 
@@ -69,8 +70,7 @@ class Follower:
         self.path = path
         self._descriptor = -1
         self._offset = 0
-        self._mark = b""
-        self._last_seq = -1
+        self._mark, self._mark_offset = b"", 0
 
     def poll(self, most_bytes: int = MOST_BYTES) -> Batch:
         """The lines that came since the last look; never waits, never raises for a file's state.
@@ -82,19 +82,19 @@ class Follower:
         if self._descriptor < 0:
             return Batch(restarted=restarted)
         try:
-            if self._was_cut():
-                self._rewind()
-                restarted = True
             content = self._read(most_bytes)
+            if self._was_cut():  # asked after the reading: before, it might still be cut then
+                self._rewind()
+                restarted, content = True, self._read(most_bytes)
             size_bytes = os.fstat(self._descriptor).st_size
         except OSError:
             return Batch(restarted=restarted)
-        lines, num_damaged, went_back = self._parsed(content)
-        if went_back and not restarted:  # it was cut between two calls of ours
-            self._rewind()
-            return Batch(restarted=True, more=True)
+        lines, num_damaged = _parsed(content)
+        if content:
+            last = content.rfind(b"\n", 0, -1) + 1
+            self._mark = content[last : last + _MARK_BYTES]
+            self._mark_offset = self._offset + last
         self._offset += len(content)
-        self._mark = (self._mark + content)[-_MARK_BYTES:]
         more = bool(content) and self._offset < size_bytes
         return Batch(tuple(lines), restarted, more, num_damaged)
 
@@ -125,12 +125,16 @@ class Follower:
         return True
 
     def _was_cut(self) -> bool:
-        """Whether the bytes before our place are not those that we read."""
-        begin = self._offset - len(self._mark)
-        return os.pread(self._descriptor, len(self._mark), begin) != self._mark
+        """Whether the last line that we read is not there any more.
+
+        A resumed run repeats its steps exactly, but not at the same time.
+        """
+        mark = os.pread(self._descriptor, len(self._mark), self._mark_offset)
+        return mark != self._mark or os.fstat(self._descriptor).st_size < self._offset
 
     def _rewind(self) -> None:
-        self._offset, self._mark, self._last_seq = 0, b"", -1
+        self._offset = 0
+        self._mark, self._mark_offset = b"", 0
 
     def _read(self, most_bytes: int) -> bytes:
         """Whole lines from our place on."""
@@ -139,23 +143,20 @@ class Follower:
             content = os.pread(self._descriptor, _LONGEST_LINE_BYTES, self._offset)
         return content[: content.rfind(b"\n") + 1]
 
-    def _parsed(self, content: bytes) -> tuple[list[Line], int, bool]:
-        """Lines, how many are damaged, and whether their numbers go back."""
-        lines, num_damaged, went_back = list[Line](), 0, False
-        for raw in content.splitlines(keepends=True):
-            try:
-                text = raw.decode("utf-8")
-                record = json.loads(text)
-                seq, time_s = int(record["seq"]), float(record["time_s"])
-                event = events.from_record(record)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                num_damaged += 1
-                continue
-            went_back |= seq <= self._last_seq
-            self._last_seq = seq
+
+def _parsed(content: bytes) -> tuple[list[Line], int]:
+    """Lines, and how many are damaged."""
+    lines, num_damaged = list[Line](), 0
+    for raw in content.splitlines(keepends=True):
+        try:
+            text = raw.decode("utf-8")
+            record = json.loads(text)
+            event = events.from_record(record)
             if event is not None:
-                lines.append(Line(event, seq, time_s, text))
-        return lines, num_damaged, went_back
+                lines.append(Line(event, int(record["seq"]), float(record["time_s"]), text))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            num_damaged += 1
+    return lines, num_damaged
 
 
 class EventReader:
