@@ -14,6 +14,7 @@ import click
 from poros.cli_guard import Guard, call_engine
 
 if TYPE_CHECKING:
+    from poros.config import PorosConfig
     from poros.config_load import LoadedConfig
     from poros.errors import PorosError
 
@@ -64,6 +65,7 @@ def train(
     json_lines: bool,
     memory_map: bool,
     detached: bool = False,
+    run: Callable[[PorosConfig], int] | None = None,
     **flags: Any,
 ) -> int:
     """Load the config and train, or only check it; returns the exit code.
@@ -76,6 +78,7 @@ def train(
         json_lines: Events, or the checked config, as JSON.
         memory_map: Write `memory_map.json` into the run's folder.
         detached: Run for somebody who may go, as `run_session` takes it.
+        run: Trains the checked config in another way than this process; returns the exit code.
         flags: Values of the other options, by key of the config.
     """
     began_s = time.monotonic()
@@ -83,7 +86,8 @@ def train(
     from poros.config import require_dataset
     from poros.config_load import load_config
 
-    with errors_as_events(guard, json_lines=json_lines):
+    # Whoever started a detached run reads of its end in events.
+    with errors_as_events(guard, json_lines=json_lines or detached):
         loaded = load_config(path, settings=settings, flags=flags)
         require_dataset(loaded.config, where=str(path))
         failpoints.check_variable()
@@ -91,6 +95,8 @@ def train(
             click.echo(_checked(loaded, path, json_lines=json_lines))
             return 0
         guard.run_folder = Path(loaded.config.output_dir)
+        if run is not None:
+            return run(loaded.config)
         return call_engine(
             "poros.training.session",
             "run_session",

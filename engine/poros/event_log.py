@@ -143,18 +143,17 @@ def read_events(path: Path) -> Iterator[Event]:
             yield event
 
 
-def last_event(path: Path) -> Event | None:
-    """The last record of an event file that this version knows; None: there is none."""
+def last_line(path: Path) -> str:
+    """The last line of an event file that this version knows, with its newline; empty: none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
             content = file.read()
     except OSError:
-        return None
-    whole = content[: content.rfind(b"\n") + 1].splitlines()
-    for line in reversed(whole):
+        return ""
+    for line in reversed(content[: content.rfind(b"\n") + 1].splitlines(keepends=True)):
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            event = events.from_line(line.decode("utf-8"))
-            if event is not None:
-                return event
-    return None
+            text = line.decode("utf-8")
+            if events.from_line(text) is not None:
+                return text
+    return ""

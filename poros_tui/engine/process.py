@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from poros import run_folder, runs
+from poros.engine_process import STDERR_LOG, STDOUT_LOG
 from poros.engine_record import ENGINE_RECORD, read_oom_kills
 from poros.errors import PorosConfigError
-from poros.event_log import last_event
+from poros.event_log import last_line
 from poros.events import RunFailed, RunFinished, from_line
 from poros_tui.engine.follow import last_lines
 
@@ -44,6 +45,7 @@ class Ending:
         remediation: The change or the command that mends it; empty: none is needed.
         code: Of the error, such as ``E-model``; empty: there was none.
         log_lines: The last lines that the process wrote.
+        event_line: The last event as it stands in the event file; empty: it ended without one.
     """
 
     status: Literal["finished", "stopped", "failed", "killed"]
@@ -53,6 +55,7 @@ class Ending:
     remediation: str = ""
     code: str = ""
     log_lines: tuple[str, ...] = ()
+    event_line: str = ""
 
 
 class Engine:
@@ -88,12 +91,18 @@ class Engine:
             return self._child.pid
         return run_folder.holder_pid(self.folder)
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of one that was started here and ended; 128 + the signal if one ended it."""
+        return self._child.exit_code if self._child is not None else None
+
     def poll(self) -> State:
         """Whether it is there; asks the kernel only (microseconds)."""
         if self._child is not None:
-            if self._child.exit_code is not None:
+            if self.exit_code is not None:
                 return "ended"
-            self._had_folder = self._had_folder or run_folder.is_held(self.folder)
+            # Another run may have the folder, and this one is about to be refused it.
+            self._had_folder |= run_folder.holder_pid(self.folder) == self._child.pid
             return "running" if self._had_folder else "starting"
         return "running" if run_folder.is_held(self.folder) else "ended"
 
@@ -126,21 +135,15 @@ class Engine:
         return True
 
     def _told_ending(self) -> Ending:
-        code = self._child.exit_code if self._child is not None else None
-        last = last_event(self.events_path) if self.folder.is_dir() else None
+        code, line = self.exit_code, last_line(self.events_path)
         if self._child is not None:
-            last = self._child.answer() or last
-        lines = tuple(
-            line for name in ("stdout.log", "stderr.log") for line in last_lines(self.logs / name)
-        )
-        if not lines and self._child is not None:
-            lines = tuple(self._child.stderr_text().splitlines()[-30:])
+            # A folder that is gone on in may end with the line of an earlier process.
+            line = self._child.answer()
+        last = from_line(line) if line else None
         if isinstance(last, RunFinished):
-            status: Literal["finished", "stopped"] = (
-                "finished" if last.status == "finished" else "stopped"
-            )
-            message = "the run is done" if status == "finished" else "the run was stopped"
-            return Ending(status, last.exit_code if code is None else code, message)
+            finished, code = last.status == "finished", last.exit_code if code is None else code
+            message = "the run is done" if finished else "the run was stopped"
+            return Ending("finished" if finished else "stopped", code, message, event_line=line)
         if isinstance(last, RunFailed):
             return Ending(
                 "failed",
@@ -149,9 +152,15 @@ class Engine:
                 last.where,
                 last.remediation,
                 last.code,
-                lines,
+                self._log_lines(),
+                line,
             )
-        return _killed(self.folder, code, lines)
+        return _killed(self.folder, code, self._log_lines())
+
+    def _log_lines(self) -> tuple[str, ...]:
+        names = (STDOUT_LOG, STDERR_LOG)
+        lines = [line for name in names for line in last_lines(self.logs / name)]
+        return tuple(lines or self.told().splitlines()[-30:])
 
 
 class Child:
@@ -188,14 +197,13 @@ class Child:
         """What it wrote to the stderr that it was started with."""
         return _content(self._stderr)
 
-    def answer(self) -> RunFinished | RunFailed | None:
-        """The last event, which it writes to the stdout that it was started with; None: none."""
-        for line in reversed(_content(self._stdout).splitlines()):
+    def answer(self) -> str:
+        """The run's last event, which the process writes to its first stdout; empty: none."""
+        for line in reversed(_content(self._stdout).splitlines(keepends=True)):
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                event = from_line(line)
-                if isinstance(event, RunFinished | RunFailed):
-                    return event
-        return None
+                if isinstance(from_line(line), RunFinished | RunFailed):
+                    return line
+        return ""
 
 
 def start_run(

@@ -1,0 +1,232 @@
+"""Runs without screens: the same engine process and the same events, printed as lines.
+
+The engine goes on if this process is killed. A signal that it gets goes on to the engine, and its
+exit code is the engine's; `attach` only looks, and leaves the run alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from poros import events
+from poros.cli_guard import Guard
+from poros.cli_train import train
+from poros.errors import INTERRUPTED, PorosError
+from poros.progress import JsonPrinter, LinePrinter, Printer
+from poros_tui.engine.follow import Follower, Line
+from poros_tui.engine.process import Ending, Engine, find_run, start_engine
+
+if TYPE_CHECKING:
+    from poros.config import PorosConfig
+
+LOOK_EVERY_S = 0.1
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOCKED = 7
+"""The exit code of a run that did not get its folder: what happens there is another's."""
+
+_OLD = (
+    events.RunStarted,
+    events.PlanMade,
+    events.ModelLoaded,
+    events.EvaluationFinished,
+    events.StepFinished,
+    events.RunFinished,
+)
+"""Of what was before one attached, the last of each is told."""
+
+
+def train_headless(
+    guard: Guard, path: Path, /, *, json_lines: bool, settings: Sequence[str], **options: Any
+) -> int:
+    """Train as `poros train` does, in an engine process of its own; returns its exit code.
+
+    Args:
+        guard: As `poros.cli_train.train` takes it.
+        path: The YAML file.
+        json_lines: Events as JSON lines on stdout.
+        settings: Texts of ``--set``.
+        options: The other options of a training run.
+    """
+
+    def run(config: PorosConfig) -> int:
+        words = ["run", str(path), *(w for text in settings for w in ("--set", text))]
+        started_s = time.time()
+        engine = start_engine(Path(config.output_dir), words + _flags(options))
+        show = _printer(config, json_lines=json_lines)
+        with _forwarding(engine, but=(signal.SIGHUP,) if config.survive_hangup else ()):
+            told_end = _follow_own(engine, show, started_s)
+        return _end_own(engine, show, told_end=told_end)
+
+    return train(guard, path, json_lines=json_lines, settings=tuple(settings), run=run, **options)
+
+
+def attach_headless(name: str | None, *, json_lines: bool) -> int:
+    """Follow a run until it ends; returns its exit code, or 130 if one leaves it by Ctrl-C.
+
+    Args:
+        name: The run's folder, or the beginning of its number; None: the one that goes on.
+        json_lines: All its events as JSON lines; else what was before is told in a few lines.
+
+    Raises:
+        PorosError: There is no such run.
+    """
+    from poros.config_load import load_config
+
+    engine = find_run(name)
+    config = load_config(engine.folder / "config.yaml", environ={}).config
+    show = _printer(config, json_lines=json_lines)
+    follower = Follower(engine.events_path)
+    try:
+        _catch_up(follower, show, whole=json_lines)
+        while engine.poll() == "running":
+            _show_all(follower, show)
+            time.sleep(LOOK_EVERY_S)
+        _show_all(follower, show)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nleft; the run goes on: poros-tui attach {engine.folder}\n")
+        return INTERRUPTED
+    finally:
+        follower.close()
+    ending = engine.ending()
+    assert ending is not None
+    if ending.status in ("failed", "killed"):
+        _tell_failure(ending)
+    return 1 if ending.exit_code is None else ending.exit_code
+
+
+def _follow_own(engine: Engine, show: Callable[[Line], None], started_s: float) -> bool:
+    """Show what the engine does until it has ended; whether its end was among that."""
+    follower, told_end, last_s = Follower(engine.events_path), False, started_s
+    has_ended = had_folder = False
+    # One round after the end: what it wrote last is in the file by then.
+    while not has_ended:
+        state = engine.poll()
+        has_ended, had_folder = state == "ended", had_folder or state == "running"
+        if has_ended and not had_folder:  # it had it for less than a look
+            had_folder = engine.exit_code != LOCKED
+        while had_folder:
+            batch = follower.poll()
+            for line in batch.lines:
+                # A folder that is gone on in has the lines of earlier processes too.
+                if line.time_s > last_s:
+                    last_s = line.time_s
+                    show(line)
+                    told_end = isinstance(line.event, events.RunFinished | events.RunFailed)
+            if not batch.more and not batch.restarted:
+                break
+        if not has_ended:
+            time.sleep(LOOK_EVERY_S)
+    follower.close()
+    return told_end
+
+
+def _end_own(engine: Engine, show: Callable[[Line], None], *, told_end: bool) -> int:
+    """Tell what no event told: a start that was refused, a crash, a kill."""
+    ending = engine.ending()
+    assert ending is not None
+    event = events.from_line(ending.event_line) if ending.event_line else None
+    if not told_end and event is not None:
+        show(Line(event, 0, time.time(), ending.event_line))
+    told = engine.told()
+    if told:
+        _tell(told)
+    elif ending.status == "killed":
+        _tell_failure(ending)
+    return 1 if ending.exit_code is None else ending.exit_code
+
+
+def _printer(config: PorosConfig, *, json_lines: bool) -> Callable[[Line], None]:
+    printer: Printer = LinePrinter(config, sys.stdout, sys.stderr)
+    if json_lines:
+        printer = JsonPrinter(sys.stdout)
+    return lambda line: printer(line.event, line.text)
+
+
+def _catch_up(follower: Follower, show: Callable[[Line], None], *, whole: bool) -> None:
+    """Show what was before one came: all of it, or the last of each kind."""
+    lines = list(_there_now(follower))
+    if not whole:
+        latest: dict[type[events.Event], Line] = {}
+        for line in lines:
+            if isinstance(line.event, events.RunStarted):
+                latest.clear()
+            if isinstance(line.event, _OLD):
+                latest[type(line.event)] = line
+        lines = sorted(latest.values(), key=lambda line: line.seq)
+    for line in lines:
+        show(line)
+
+
+def _there_now(follower: Follower) -> Iterable[Line]:
+    lines: list[Line] = []
+    while True:
+        batch = follower.poll()
+        lines = [*([] if batch.restarted else lines), *batch.lines]
+        if not batch.more:
+            return lines
+
+
+def _show_all(follower: Follower, show: Callable[[Line], None]) -> None:
+    while True:
+        batch = follower.poll()
+        if batch.restarted:  # the run was started again meanwhile
+            _catch_up(follower, show, whole=False)
+            return
+        for line in batch.lines:
+            show(line)
+        if not batch.more:
+            return
+
+
+@contextmanager
+def _forwarding(engine: Engine, but: Sequence[signal.Signals]) -> Iterator[None]:
+    """Signals of this process are the engine's; one that is ignored (nohup) stays ignored."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        engine.send(signal.Signals(number))
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                handler = signal.SIG_IGN if number in but else forward
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    """The words of a command line that give these options."""
+    words = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value not in (None, False):
+            words += [flag, str(value)]
+    return words
+
+
+def _tell_failure(ending: Ending) -> None:
+    error = PorosError(ending.message, where=ending.where, remediation=ending.remediation)
+    code = ending.code or "E-killed"
+    _tell(f"poros: error[{code}]: {error}\n")
+
+
+def _tell(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # a stderr that takes nothing changes no exit code
