@@ -136,7 +136,11 @@ class Pending:
 
 
 def order_later(
-    folder: Path, command: Command, *, then: Callable[[Answer], None] | None = None
+    folder: Path,
+    command: Command,
+    *,
+    then: Callable[[Answer], None] | None = None,
+    limit_s: float = ANSWER_LIMIT_S,
 ) -> Pending:
     """Send a command from a thread of its own; returns at once, raises nothing.
 
@@ -144,12 +148,13 @@ def order_later(
         folder: The run's.
         command: As `order` takes it.
         then: Called in that thread with the answer (Textual's `post_message` may be called so).
+        limit_s: As `order` takes it.
     """
     pending = Pending()
 
     def run() -> None:
         try:
-            answer = order(folder, command)
+            answer = order(folder, command, limit_s=limit_s)
         except NoEngineError as error:
             answer = Answer(taken=False, detail=str(error))
         pending._finish(answer)

@@ -13,12 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 from poros import run_folder, runs
 from poros.engine_process import STDERR_LOG, STDOUT_LOG
@@ -27,6 +27,8 @@ from poros.errors import PorosConfigError
 from poros.event_log import last_line
 from poros.events import RunFailed, RunFinished, from_line
 from poros_tui.engine.follow import last_lines
+
+PROGRAM = (sys.executable, "-m", "poros")
 
 State = Literal["starting", "running", "ended"]
 """``starting``: its process is there, but does not have its run folder yet."""
@@ -168,11 +170,13 @@ class Child:
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         """Start it in a session of its own, without a terminal."""
-        # Without names: nothing is left behind, whoever of the two ends first.
-        self._stdout: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  kept
+        # In memory and without names: a full disk loses nothing, and nothing is left behind.
+        self._stdout = os.memfd_create("engine-stdout", os.MFD_CLOEXEC)
+        self._stderr = os.memfd_create("engine-stderr", os.MFD_CLOEXEC)
+        for descriptor in (self._stdout, self._stderr):
+            weakref.finalize(self, os.close, descriptor)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "poros", *words],
+            [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
             stderr=self._stderr,
@@ -318,7 +322,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _content(file: IO[Any]) -> str:
-    size_bytes = os.fstat(file.fileno()).st_size
-    content = os.pread(file.fileno(), min(size_bytes, 1 << 20), max(0, size_bytes - (1 << 20)))
+def _content(descriptor: int) -> str:
+    size_bytes = os.fstat(descriptor).st_size
+    content = os.pread(descriptor, min(size_bytes, 1 << 20), max(0, size_bytes - (1 << 20)))
     return content.decode("utf-8", "backslashreplace")

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+PROGRAM = (sys.executable, "-m", "poros")
+
 State = Literal["running", "done", "cancelled", "timed out"]
 
 _MOST_STDERR_LINES = 200
@@ -105,7 +107,7 @@ class Task:
         self._ended = threading.Event()
         self._outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "poros", *self.arguments],
+            [*PROGRAM, *self.arguments],
             stdin=subprocess.PIPE if interactive else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -202,6 +204,8 @@ class Task:
         if self._state == "running":
             self._state = "done"
         was_ended = self._state != "done"
+        if was_ended:  # what it started may not have heard that it is over
+            self._signal(signal.SIGKILL)
         self._result = Result(
             self._state,
             None if was_ended else code,

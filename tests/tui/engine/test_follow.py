@@ -8,25 +8,18 @@ import pytest
 
 from poros import events
 from poros.event_log import EventLog
-from poros.events import Heartbeat, StepFinished, Warned
+from poros.events import Heartbeat, Warned
 from poros_tui.engine import follow
 from poros_tui.engine.follow import EventReader, Follower, TextTail, last_lines
+from tests.tui.made_steps import made_step
 
 LIMIT_S = 20
-
-
-def step(number, loss=1.0):
-    return StepFinished(
-        step=number, epoch=0, loss=loss, grad_norm=1.0, learning_rate=1e-3, num_tokens=8,
-        num_label_tokens=4, duration_s=0.1, copied_bytes=1, copy_wait_s=0.0, device_peak_bytes=0,
-        device_reserved_bytes=0, host_rss_bytes=1,
-    )  # fmt: skip
 
 
 def write(path, numbers, **how):
     with EventLog(path, **how) as log:
         for number in numbers:
-            log.append(step(number))
+            log.append(made_step(number))
 
 
 def steps(batch):
@@ -60,7 +53,7 @@ def test_lines_come_as_they_are_written_and_the_file_may_come_late(path, followe
 
 
 def test_a_torn_tail_waits_for_its_end(path, follower):
-    line = events.to_line(step(1, loss=float("nan")), seq=0, time_s=1.0).encode()
+    line = events.to_line(made_step(1, loss=float("nan")), seq=0, time_s=1.0).encode()
     path.write_bytes(line[:30])
     assert follower.poll() == follow.Batch()
     path.write_bytes(line + line[:1])
@@ -135,9 +128,9 @@ def test_damaged_lines_and_events_of_a_later_version_are_passed_over(path, follo
 def test_a_long_file_is_read_in_pieces_and_a_long_line_whole(path, follower):
     with EventLog(path) as log:
         for number in range(70):
-            log.append(step(number))
+            log.append(made_step(number))
         log.append(Warned(code="W-x", message="m" * 10_000))
-        log.append(step(70))
+        log.append(made_step(70))
     seen, num_looks = [], 0
     while True:
         batch = follower.poll(most_bytes=2_000)
@@ -155,7 +148,7 @@ def test_a_reading_thread_keeps_order_and_stops_when_nobody_drains(path, monkeyp
     monkeypatch.setattr(Follower.poll, "__defaults__", (50_000,))
     lines = [
         events.to_line(Heartbeat(step=n, phase="train", host_rss_bytes=1, device_used_bytes=0,
-        device_total_bytes=0), seq=n, time_s=1.0) for n in range(12_000)
+        device_total_bytes=0), seq=n, time_s=1.0) for n in range(6_000)
     ]  # fmt: skip
     path.write_text("".join(lines))
     reader = EventReader(path, every_s=0.01)
@@ -167,12 +160,12 @@ def test_a_reading_thread_keeps_order_and_stops_when_nobody_drains(path, monkeyp
     assert len(reader._waiting) < 2_000 + 2 * 50_000 // len(lines[0])
     assert not reader.caught_up
     seen = []
-    while len(seen) < 12_000:
+    while len(seen) < 6_000:
         assert time.monotonic() < until_s
         batch = reader.drain(500)
         assert len(batch.lines) <= 500
         seen += steps(batch)
-    assert seen == list(range(12_000))
+    assert seen == list(range(6_000))
     write(path, [1], keep_bytes=0)
     restarted = []
     while not restarted or not restarted[-1].lines:
