@@ -170,14 +170,16 @@ class Task:
 
     def _read_stdout(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                self._records.append(json.loads(line))
+        with self._process.stdout as stdout:
+            for line in stdout:
+                with contextlib.suppress(ValueError):
+                    self._records.append(json.loads(line))
 
     def _read_stderr(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._stderr.append(line.decode("utf-8", "backslashreplace").rstrip("\n"))
+        with self._process.stderr as stderr:
+            for line in stderr:
+                self._stderr.append(line.decode("utf-8", "backslashreplace").rstrip("\n"))
 
     def _write_stdin(self) -> None:
         assert self._process.stdin is not None
