@@ -178,10 +178,10 @@ class BlockManager:
             if place.holds is not None:
                 marks[index] = "r"
         arriving, computing = self._arriving, self._computing
-        if arriving is not None:
-            marks[arriving] = "a"
         if computing is not None:
             marks[computing] = "c"
+        if arriving is not None:
+            marks[arriving] = "a"
         return "".join(marks), computing, self._direction
 
     def take_copy_wait_s(self) -> float:
