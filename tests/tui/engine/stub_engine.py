@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from poros import events
+from poros import events, run_registry
 from poros.cli_guard import Guard
 from poros.cli_train import train, train_options
 from poros.control import Control
@@ -67,6 +67,7 @@ def steps(config, opened, log, server, inbox, control, logs, fault):
         logs(event, log.append(event))
 
     write_engine_record(opened.logs)
+    run_registry.keep(opened.run_id, opened.path)
     emit(
         events.RunStarted(
             run_id=opened.run_id,

@@ -153,7 +153,7 @@ def test_an_engine_that_is_killed_is_told_with_its_signal_and_whether_it_was_for
     [
         ("refused", "failed", 1, "nothing like that is here"),
         ("failed", "failed", 12, "the loss is NaN"),
-        ("crash", "killed", 134, "SIGABRT"),
+        pytest.param("crash", "killed", 134, "SIGABRT", marks=pytest.mark.long),
     ],
 )
 def test_how_a_run_went_wrong_is_said_in_words(config, monkeypatch, fault, status, code, words):
@@ -174,6 +174,7 @@ def test_how_a_run_went_wrong_is_said_in_words(config, monkeypatch, fault, statu
         assert any("Fatal Python error: Aborted" in line for line in ending.log_lines)
 
 
+@pytest.mark.long
 def test_a_second_start_in_the_folder_is_refused_and_tells_nothing_of_the_first(config):
     first = running(config)
     second = start_run(config)
