@@ -34,6 +34,8 @@ class Glyphs:
     computing: str = "◉"
     waiting: str = "░"
     best: str = "◆"
+    previous: str = "◂"
+    next: str = "▸"
 
     @property
     def is_plain(self) -> bool:
@@ -46,6 +48,7 @@ PLAIN = Glyphs(
     ok="+", warn="!", error="x", unknown="?", busy="*", idle="o", paused="=", dot="-", arrow=">",
     back="<", forward=">", dots="~", full="=", half="-", empty=".", bar="#", trough=".",
     resident="#", arrived="=", arriving="-", computing="@", waiting=".", best="*",
+    previous="<", next=">",
 )  # fmt: skip
 
 

@@ -56,9 +56,11 @@ class Wanted:
         return StepShape(num_rows=self.seq_len * self.batch, accumulation=ACCUMULATION)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TextHeaders:
     """A text model's headers, from which the sizes of any adapter on it are computed.
+
+    Two of them are never equal, so that what was computed from one can be kept.
 
     Attributes:
         headers: Of its tensors, by the model's own names.

@@ -49,6 +49,13 @@ class PorosScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-short"), (30, "-tall")]  # noqa: RUF012
 
+    is_built = False
+    """All of it is mounted; before that no tick comes."""
+
+    def on_mount(self) -> None:
+        """Everything below was mounted before this; subclasses' own `on_mount` is called too."""
+        self.is_built = True
+
     @property
     def shell(self) -> PorosApp:
         """The app, with its own methods."""
@@ -93,11 +100,12 @@ class PorosScreen(Screen[None]):
 
     def tick(self) -> None:
         """Bring the frame up to date, then the screen's own; called by the app."""
+        if not self.is_built or not self.app.is_running:
+            return  # not put together yet, or being taken apart
         self.query_one(Header).show(self.shell.summary())
         self.query_one(ModeBar).show(self.state.done)
         self.on_tick(self.state)
 
     def on_screen_resume(self) -> None:
         """Another screen was left for this one."""
-        if self.is_mounted:
-            self.tick()
+        self.tick()

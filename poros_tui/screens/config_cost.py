@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from poros.check_memory import DEVICE_BAND, TextHeaders
@@ -115,16 +116,14 @@ def cost(
     steps = _num_steps(read, num_rows)
     if model is None:
         return Cost(num_steps=steps, hangs_on=frozenset(read.keys))
-    try:
-        sizes = model.sizes(
-            rank=read.lora_rank,
-            targets=_targets(read.lora_target_modules),
-            adapter_weight_bytes=SHORT_BYTES if read.adapter_dtype == "bfloat16" else FLOAT_BYTES,
-            layers_per_block=read.layers_per_block,
-            is_dense=read.quantization != "nf4",
-        )
-    except ValueError:
-        sizes = None
+    sizes = sizes_of(
+        model,
+        read.lora_rank,
+        _targets(read.lora_target_modules),
+        SHORT_BYTES if read.adapter_dtype == "bfloat16" else FLOAT_BYTES,
+        read.layers_per_block,
+        read.quantization != "nf4",
+    )
     if sizes is None:
         return Cost(num_steps=steps, hangs_on=frozenset(read.keys))
     step = StepShape(
@@ -147,6 +146,25 @@ def cost(
         refusal=refusal[0],
         way_out=refusal[1],
         hangs_on=frozenset(read.keys),
+    )
+
+
+@lru_cache(256)
+def sizes_of(
+    model: TextHeaders,
+    rank: int,
+    targets: tuple[str, ...] = (),
+    adapter_weight_bytes: int = FLOAT_BYTES,
+    layers_per_block: int = 1,
+    is_dense: bool = False,
+) -> ModelSizes | None:
+    """As `TextHeaders.sizes`, kept: the form asks dozens of times at each key that is pressed."""
+    return model.sizes(
+        rank=rank,
+        targets=targets,
+        adapter_weight_bytes=adapter_weight_bytes,
+        layers_per_block=layers_per_block,
+        is_dense=is_dense,
     )
 
 

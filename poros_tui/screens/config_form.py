@@ -19,6 +19,7 @@ Kind = Literal["choice", "toggle", "text"]
 
 SEPARATOR = " | "
 """Between the entries of a list that is typed on one line."""
+_NO_BOUND = " and <= 1000000000"
 _NOT_SET = ("", "null", "~")
 
 
@@ -202,7 +203,7 @@ def _field(key: str, schema: dict[str, Any], default: Any) -> FieldForm:
         description=" ".join(str(schema.get("description", "")).split()),
         kind=kind,
         choices=words,
-        takes=expected(schema).replace("null", "empty"),
+        takes=expected(schema).replace("null", "empty").replace(_NO_BOUND, ""),
         default=default,
         can_be_empty="null" in accepted,
     )
@@ -234,7 +235,7 @@ def _problem(error: PorosConfigError) -> Problem:
     way_out = error.remediation
     if "poros schema" in way_out or "--set" in way_out:
         way_out = ""  # that is for the command line
-    return Problem(error.keys, error.message, way_out, change)
+    return Problem(error.keys, error.message.replace(_NO_BOUND, ""), way_out, change)
 
 
 def _no_place(path: tuple[str | int, ...]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from poros.demo_settings import demo_settings, is_demo_data
-from poros.init_file import size_for
+from poros.init_file import Sized, size_for
 from poros.memory_sizes import ModelSizes
 
 CARDS_GB = (4, 6, 8, 10, 12, 16, 24, 32, 48, 80)
@@ -88,7 +89,7 @@ def preset(
     settings: dict[str, Any] = {"model_name_or_path": model, "output_dir": output_dir}
     if dataset is not None:
         settings["dataset"] = dataset
-    sized = size_for(sizes, _bytes_of(card, card_bytes))
+    sized = _sized(sizes, _bytes_of(card, card_bytes))
     settings |= {**sized.settings, **EFFORTS[effort][1]}
     if card == CPU and card_bytes:
         settings["device"] = "cpu"
@@ -102,6 +103,12 @@ def free_folder(wanted: str) -> str:
 
     path = Path(wanted).expanduser()
     return str(free_name(path)) if path.exists() else wanted
+
+
+@lru_cache(64)
+def _sized(sizes: ModelSizes | None, card_bytes: int | None) -> Sized:
+    # Dozens of plans, and the answer is asked for at each key that is pressed.
+    return size_for(sizes, card_bytes)
 
 
 def _bytes_of(card: str, own: int | None) -> int | None:

@@ -1,0 +1,196 @@
+"""What the wizard says beside the form: costs, the focused setting, problems, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from poros_tui import glyphs, words
+from poros_tui.screens.config_cost import Computer, Cost
+from poros_tui.screens.config_form import FieldForm, Form, Problem, fields
+
+_BAR = 10
+_ANY_TEXT = "non-empty text"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether it can start: ``ok``, ``warn`` or ``error``, and why in a sentence."""
+
+    kind: str
+    told: str
+
+    def content(self) -> Content:
+        """With its sign and colour."""
+        sign = getattr(glyphs.chosen(), self.kind)
+        colour = {"ok": "$success", "warn": "$warning", "error": "$error"}[self.kind]
+        return Content.assemble((f"{sign} ", f"bold {colour}"), (self.told, colour))
+
+
+def verdict(found: Cost, problems: Sequence[Problem], computer: Computer, why_not: str) -> Verdict:
+    """The state of what is entered.
+
+    Args:
+        found: What it takes.
+        problems: What is wrong.
+        computer: Where it would run.
+        why_not: What was found wrong with model or data; empty: nothing.
+    """
+    if problems:
+        count = len(problems)
+        return Verdict("error", f"{count} thing{'s' * (count > 1)} to mend before it can start")
+    if why_not:
+        return Verdict("error", why_not)
+    if found.refusal:
+        return Verdict("warn", "this is not expected to fit on the card")
+    if found.host_bytes and computer.host_bytes and found.host_bytes > computer.host_bytes:
+        return Verdict("warn", "this may need more memory than is free")
+    if found.disk_bytes and computer.disk_bytes and found.disk_bytes > computer.disk_bytes:
+        return Verdict("warn", "the disk has too little room for the checkpoints")
+    if found.device_bytes is not None:
+        return Verdict("ok", "ready, and it fits")
+    if found.host_bytes is not None and not computer.card:
+        return Verdict("ok", "ready; without a card it trains on the CPU, slowly")
+    return Verdict("ok", "ready")
+
+
+def cost_lines(found: Cost, computer: Computer) -> Content:
+    """A line for each of card, RAM, disk and time."""
+    lines = []
+    if found.device_bytes is not None:
+        lines.append(_line("Card", _bar(found.device_bytes, computer.total_bytes)))
+        lines.append(_more(_plan(found)))
+    elif not computer.card:
+        lines.append(_line("Card", Content("none: it trains on the CPU")))
+    if found.host_bytes is not None:
+        lines.append(_line("RAM", _bar(found.host_bytes, computer.host_bytes, "free")))
+    if found.disk_bytes is not None:
+        told = f"{words.gigabytes(found.disk_bytes)} for checkpoints"
+        lines.append(_line("Disk", Content(told)))
+    lines.append(_line("Steps", Content(_steps(found))))
+    lines.append(_line("Time", Content(_time(found, computer))))
+    return Content("\n").join(lines)
+
+
+def cost_line(found: Cost, computer: Computer) -> Content:
+    """The same on one line, for small windows."""
+    parts = []
+    if found.device_bytes is not None:
+        total = computer.total_bytes
+        parts.append(("card", words.of_gigabytes(found.device_bytes, total)))
+    elif not computer.card:
+        parts.append(("card", "none"))
+    if found.host_bytes is not None:
+        parts.append(("RAM", words.gigabytes(found.host_bytes)))
+    if found.num_steps is not None:
+        parts.append(("steps", f"{found.num_steps:,}"))
+    if found.total_band_s is not None:
+        parts.append(("time", _time(found, computer)))
+    between = Content.styled("   ", "$secondary")
+    told = (Content.assemble((f"{name} ", "$secondary"), value) for name, value in parts)
+    return between.join(told)
+
+
+def about(each: FieldForm | None, effect: str, told: str = "", *, narrow: bool = False) -> Content:
+    """The setting that has the keyboard: its sentence, what it takes, what a change would do."""
+    if each is None:
+        return Content(told)
+    lines = [Content(each.description)]
+    if not narrow:
+        lines.insert(0, Content.styled(each.title, "bold"))
+    if each.takes != _ANY_TEXT:
+        lines.append(Content.styled(f"Takes {each.takes}.", "$secondary"))
+    if effect:
+        value, colon, rest = effect.partition(": ")
+        change = Content.assemble((f"{value}{colon}", "bold"), rest) if colon else Content(effect)
+        lines.append(Content.assemble(("If ", "$secondary"), change) if colon else change)
+    return Content("\n").join(lines)
+
+
+def problem_lines(problems: Sequence[Problem], key: str) -> Content:
+    """Each problem with its way out; those with a change say which key makes it."""
+    signs = glyphs.chosen()
+    lines = []
+    is_first = True
+    for problem in problems:
+        lines.append(Content.assemble((f"{signs.error} ", "bold $error"), problem.message))
+        if problem.change:
+            change = ", ".join(
+                f"{name}: {text or 'empty'}" for name, text in problem.change.items()
+            )
+            press = f"   {key}" if is_first else ""
+            is_first = False
+            parts = (f"  {signs.arrow} set {change}", "$secondary"), (press, "bold $accent")
+            lines.append(Content.assemble(*parts))
+        elif problem.way_out:
+            lines.append(Content.styled(f"  {signs.arrow} {problem.way_out}", "$secondary"))
+    return Content("\n").join(lines)
+
+
+def title_of(key: str) -> str:
+    """A setting's name for people."""
+    return fields()[key].title if key in fields() else key
+
+
+def _line(name: str, value: Content) -> Content:
+    return Content.assemble((f"{name:<6}", "$secondary"), value)
+
+
+def _more(told: str) -> Content:
+    return Content.styled(f"{'':6}{told}", "$secondary")
+
+
+def _bar(part: int, whole: int, what: str = "") -> Content:
+    signs = glyphs.chosen()
+    if not whole:
+        return Content(words.gigabytes(part))
+    filled = min(_BAR, max(1, round(_BAR * part / whole)))
+    colour = "$warning" if part > whole else "$accent"
+    bar = Content.assemble(
+        (signs.bar * filled, colour), (signs.trough * (_BAR - filled), "$secondary")
+    )
+    return bar + Content(f" {words.of_gigabytes(part, whole)} {what}".rstrip())
+
+
+def _plan(found: Cost) -> str:
+    if found.plan is None:
+        return ""
+    if found.refusal:
+        return "not even the smallest plan fits"
+    stay = len(found.plan.plan.resident)
+    return f"{stay} block{'s' * (stay != 1)} stay{'s' * (stay == 1)}, the rest streams"
+
+
+def _rough(seconds: float) -> str:
+    """A time that is only estimated, in one unit."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 86400 else f"{seconds / 86400:.1f} days"
+
+
+def meaning(form: Form) -> Content:
+    """The settings that differ from the defaults, two in a line."""
+    told = [
+        Content.assemble((f"{key:<28}", "$secondary"), words.shortened(text or "empty", 24))
+        for key, text in form.texts.items()
+        if key not in ("model_name_or_path", "dataset", "output_dir")
+    ]
+    return Content("\n").join(told) if told else Content("nothing but the defaults")
+
+
+def _steps(found: Cost) -> str:
+    return "unknown until the data is read" if found.num_steps is None else f"{found.num_steps:,}"
+
+
+def _time(found: Cost, computer: Computer) -> str:
+    band = found.total_band_s
+    if band is not None:
+        low, high = band
+        return f"{_rough(low)} to {_rough(high)}"
+    if computer.card and computer.rates is None:
+        return "unknown until Doctor measures it"
+    return "told after the first three steps"

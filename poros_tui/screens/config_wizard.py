@@ -1,0 +1,218 @@
+"""The wizard's answers: five questions that bring a preset, and what the user changed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from poros.check_memory import TextHeaders
+from poros.config_errors import unknown_key
+from poros.demo_settings import demo_settings, is_demo_data
+from poros_tui.screens.config_cost import Computer, sizes_of
+from poros_tui.screens.config_form import Checked, Form, Problem, fields, shown
+from poros_tui.screens.config_presets import (
+    EFFORTS,
+    HERE,
+    Preset,
+    card_choices,
+    free_folder,
+    preset,
+)
+
+DEMO = "the demo's own"
+AS_GIVEN = "as it was"
+"""The settings came from a file, a run, or the last session."""
+_SIZED = ("max_seq_length", "per_device_batch_size", "gradient_accumulation_steps", "device")
+"""What the answer about the card sets."""
+_ASKED = ("model_name_or_path", "dataset", "output_dir")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was found out meanwhile; None: not known (yet).
+
+    Attributes:
+        model: The model's headers.
+        num_rows: Of the data.
+        computer: This machine.
+    """
+
+    model: TextHeaders | None = None
+    num_rows: int | None = None
+    computer: Computer = field(default_factory=Computer)
+
+
+class Wizard:
+    """Answers, and own changes on top of the preset that they stand for.
+
+    Attributes:
+        model: Name or folder; empty: not chosen.
+        dataset: File or name; empty: not chosen.
+        output_dir: The run's folder.
+        effort: One of `efforts`.
+        card: One of `cards`.
+        own: Entries that differ from the preset, by key.
+        known: What was found out.
+    """
+
+    def __init__(self, model: str = "", dataset: str = "") -> None:
+        """Begin with what the screens before have chosen."""
+        self.model, self.dataset = model, dataset
+        self.output_dir = ""
+        self._suggested = ""
+        self.card, self.effort = HERE, "usual"
+        self.own: dict[str, str] = {}
+        self.known = Known()
+        self._given: Mapping[str, Any] | None = None
+        self._origin = ""
+        self.choose(model=model, dataset=dataset)
+
+    @property
+    def efforts(self) -> list[str]:
+        """What may be answered to "how thorough"."""
+        given = [AS_GIVEN] if self._given is not None else []
+        demo = [DEMO] if is_demo_data(self.dataset) else []
+        return [*given, *demo, *EFFORTS]
+
+    @property
+    def cards(self) -> list[str]:
+        """What may be answered to "for which card"."""
+        given = [AS_GIVEN] if self._given is not None else []
+        return [*given, *card_choices(self.known.computer.total_bytes or None)]
+
+    @property
+    def effort_note(self) -> str:
+        """What the chosen effort means."""
+        if self.effort == AS_GIVEN:
+            return self._origin
+        return EFFORTS[self.effort][0] if self.effort in EFFORTS else "40 steps on built-in data"
+
+    def choose(self, *, model: str | None = None, dataset: str | None = None) -> None:
+        """Take what another screen chose; the folder's name follows the data's."""
+        if model is not None:
+            self.model = model
+        if dataset is not None:
+            was_demo = is_demo_data(self.dataset)
+            self.dataset = dataset
+            if is_demo_data(dataset) and self._given is None:
+                self.effort = DEMO
+            elif was_demo and self.effort == DEMO:
+                self.effort = "usual"
+        if self.output_dir == self._suggested:
+            self.output_dir = self._suggested = free_folder(self._folder_name())
+
+    def give(self, settings: Mapping[str, Any], origin: str) -> list[Problem]:
+        """Begin with settings of a file or a run; returns what of them is no setting.
+
+        Args:
+            settings: By key.
+            origin: Where they come from, in words.
+        """
+        self._given, self._origin = dict(settings), origin
+        self.own = {}
+        self.effort = self.card = AS_GIVEN
+        self.model = str(settings.get("model_name_or_path", self.model))
+        self.dataset = str(settings.get("dataset") or self.dataset)
+        self.output_dir = str(settings.get("output_dir", self.output_dir))
+        unknown = [key for key in settings if key not in fields()]
+        errors = [unknown_key(key, fields(), where=origin) for key in unknown]
+        return [Problem((), error.message, error.remediation) for error in errors]
+
+    def enter(self, key: str, text: str) -> None:
+        """Take an entry of the form; one that says what the preset says is no change."""
+        if key in _ASKED:
+            if key == "model_name_or_path":
+                self.choose(model=text)
+            elif key == "dataset":
+                self.choose(dataset=text)
+            else:
+                self.output_dir = text
+            return
+        if text == self._preset_text(key):
+            self.own.pop(key, None)
+        else:
+            self.own[key] = text
+
+    def reset(self, key: str) -> None:
+        """Go back to the preset's value."""
+        if key == "output_dir":
+            self.output_dir = self._suggested = free_folder(self._folder_name())
+        else:
+            self.own.pop(key, None)
+
+    def drop_sizes(self) -> bool:
+        """Go back to the preset's lengths and batches; whether there was anything to drop."""
+        own = [key for key in _SIZED if key in self.own]
+        for key in own:
+            del self.own[key]
+        return bool(own)
+
+    def preset(self) -> Preset:
+        """What the answers stand for."""
+        computer, text = self.known.computer, self.known.model
+        demo = self.effort == DEMO
+        if demo:
+            made = Preset(demo_settings(self.model, self.output_dir), ("the demo's own settings",))
+        else:
+            made = preset(
+                self.model,
+                self.dataset or None,
+                self.output_dir,
+                effort=self.effort if self.effort in EFFORTS else "usual",
+                card=HERE if self.card == AS_GIVEN else self.card,
+                card_bytes=min(computer.total_bytes, computer.free_bytes) or None,
+                sizes=sizes_of(text, 16) if text else None,
+                num_rows=self.known.num_rows,
+            )
+        return self._over_given(made)
+
+    def form(self) -> Form:
+        """All entries: the preset's with the user's own on top."""
+        form = Form(self.preset().settings)
+        for key, text in (("model_name_or_path", self.model), ("output_dir", self.output_dir)):
+            form.texts[key] = text
+        form.texts.pop("dataset", None)
+        if self.dataset:
+            form.enter("dataset", self.dataset)
+        for key, text in self.own.items():
+            form.texts[key] = text
+        return form
+
+    def check(self) -> Checked:
+        """All problems at once, those of missing answers in the wizard's words."""
+        checked = self.form().check()
+        problems = list(checked.problems)
+        if not self.dataset:
+            problems = [problem for problem in problems if problem.keys != ("dataset",)]
+            told = Problem(("dataset",), "No data is chosen", "name a file, or press 4 for Data")
+            problems.insert(0, told)
+        if not self.model:
+            keys = ("model_name_or_path",)
+            problems = [problem for problem in problems if problem.keys != keys]
+            problems.insert(0, Problem(keys, "No model is chosen", "press 3 for Model"))
+        return Checked(None if problems else checked.config, tuple(problems))
+
+    def _over_given(self, made: Preset) -> Preset:
+        """Answers that were left as they were keep what was given."""
+        if self._given is None:
+            return made
+        given = {key: value for key, value in self._given.items() if key in fields()}
+        if self.effort == AS_GIVEN and self.card == AS_GIVEN:
+            return Preset(given, (self._origin,))
+        if self.effort == AS_GIVEN:
+            taken = {key: value for key, value in made.settings.items() if key in _SIZED}
+        else:
+            kept = _SIZED if self.card == AS_GIVEN else ()
+            taken = {key: value for key, value in made.settings.items() if key not in kept}
+        return Preset(given | taken, made.notes)
+
+    def _preset_text(self, key: str) -> str:
+        return shown(self.preset().settings.get(key, fields()[key].default))
+
+    def _folder_name(self) -> str:
+        if is_demo_data(self.dataset):
+            return "poros_demo"
+        stem = Path(self.dataset.partition(":")[0]).stem if self.dataset else "poros"
+        return f"{stem}-run"

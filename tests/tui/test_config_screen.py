@@ -1,0 +1,267 @@
+"""The wizard on the screen: keys, effects, problems and their mending, files, the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Button, Collapsible, Input, Static
+
+from poros.config_load import load_config
+from poros.demo_settings import train_path
+from poros_tui.app import PorosApp
+from poros_tui.engine.process import Engine
+from poros_tui.screens import config_start
+from poros_tui.screens.config import EFFORT, ConfigScreen
+from poros_tui.screens.config_preview import PathDialog, PreviewDialog
+from poros_tui.screens.config_rows import Row
+from poros_tui.widgets.confirm import ConfirmDialog
+from tests.tui.config_fixtures import DATA, MODEL, known, wizard_app
+from tests.tui.pilot import piloted
+from tests.tui.scenes.config import small_card
+
+
+def config(make: Any = wizard_app, size: tuple[int, int] = (100, 30)) -> Any:
+    return piloted(mode="config", size=size, make=make)
+
+
+def row_of(screen: ConfigScreen, key: str) -> Row:
+    return screen.rows[key]
+
+
+def said(screen: ConfigScreen, id: str) -> str:
+    return str(screen.query_one(f"#{id}", Static).content)
+
+
+async def typed(pilot: Pilot[Any], text: str) -> None:
+    await pilot.press(*("full_stop" if c == "." else "minus" if c == "-" else c for c in text))
+
+
+@config()
+async def test_enter_goes_through_the_questions_to_the_button(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    keys = []
+    for _ in range(5):
+        keys.append(screen._key)
+        await pilot.press("enter")
+    assert keys == ["model_name_or_path", "dataset", EFFORT, "?card", "output_dir"]
+    assert isinstance(app.focused, Button)
+    assert "ready, and it fits" in said(screen, "verdict")
+
+
+@config()
+async def test_what_other_screens_chose_stands_in_the_form(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    assert row_of(screen, "model_name_or_path").text == MODEL
+    assert row_of(screen, "dataset").text == DATA
+    assert row_of(screen, "output_dir").text == "harbour-voice-run"
+    app.state.update(data="other.jsonl", model="elsewhere/model")
+    await app.tick()
+    await pilot.press("tab")
+    await app.tick()
+    assert row_of(screen, "dataset").text == "other.jsonl"
+    assert row_of(screen, "output_dir").text == "other-run"
+
+
+@config()
+async def test_arrows_change_an_answer_and_the_costs_follow(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    before = said(screen, "cost")
+    await pilot.press("enter", "enter", "right")
+    assert screen.wizard.effort == "thorough"
+    assert said(screen, "cost") != before
+    assert "453" in said(screen, "cost")
+    await pilot.press("down")
+    assert screen._key == "?card"
+    await pilot.press("up", "left", "left")
+    assert screen.wizard.effort == "quick look"
+
+
+@config()
+async def test_a_section_opens_with_each_settings_effect(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    section = screen.query_one("#group-data", Collapsible)
+    assert not section.query(Row)
+    section.collapsed = False
+    await pilot.pause()
+    row = row_of(screen, "max_seq_length")
+    row.take_keyboard()
+    await pilot.pause()
+    assert "If 4096: " in said(screen, "about")
+    row.query_one(Input).value = ""
+    await typed(pilot, "4096")
+    assert screen.checked.config is not None
+    assert screen.checked.config.max_seq_length == 4096
+    assert "1 changed" in section.title
+    await pilot.press("ctrl+r")
+    assert screen.checked.config.max_seq_length == 2048
+    assert row.text == "2048"
+
+
+@config()
+async def test_all_settings_are_reachable(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    await pilot.press("f8")
+    await pilot.pause()
+    shown = {row.key for row in screen.query(Row)}
+    assert shown >= set(type(screen.checked.config).model_fields)
+    await pilot.press("f8")
+    assert all(section.collapsed for section in screen.query(Collapsible))
+
+
+@config(size=(80, 24))
+async def test_every_problem_is_told_and_f7_mends_one_after_the_other(
+    app: PorosApp, pilot: Any
+) -> None:
+    screen = await known(app, pilot)
+    for key, text in (("lora_rank", "0"), ("lr_scheduler", "cosin")):
+        screen.wizard.enter(key, text)
+    screen.show_all()
+    assert "2 things to mend" in said(screen, "verdict")
+    assert "lora_rank" in said(screen, "problems")
+    assert "lr_scheduler" in said(screen, "problems")
+    await pilot.press("f5")
+    await pilot.pause()
+    assert screen._key == "lora_rank"
+    assert app.current_mode == "config"
+    await pilot.press("f7", "f7")
+    assert "ready" in said(screen, "verdict")
+    assert not screen.query_one("#problems-panel").display
+
+
+@config(lambda: wizard_app(model="", data=""))
+async def test_missing_answers_are_told_in_words(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    told = said(screen, "problems")
+    assert "No model is chosen" in told
+    assert "press 4 for Data" in told
+
+
+@config(small_card)
+async def test_what_does_not_fit_is_asked_before_it_starts(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    screen.wizard.enter("max_seq_length", "16384")
+    screen.show_all()
+    assert "not expected to fit" in said(screen, "verdict")
+    await pilot.press("f5")
+    assert isinstance(app.screen, ConfirmDialog)
+    await pilot.press("b")
+    assert app.screen is screen
+    await pilot.press("f7")
+    assert "max_seq_length" not in screen.wizard.own
+
+
+@config()
+async def test_the_preview_has_file_command_and_changes(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    screen.wizard.enter("lora_rank", "64")
+    screen.show_all()
+    await pilot.press("f6")
+    assert isinstance(app.screen, PreviewDialog)
+    told = str(app.screen._content())
+    assert "lora_rank: 64" in told
+    assert "16 to 64" in told
+    assert "poros train" in told
+    await pilot.press("escape")
+    assert app.screen is screen
+
+
+def test_a_saved_file_is_the_config_and_opens_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+
+    @config()
+    async def saved(app: PorosApp, pilot: Any) -> None:
+        screen = await known(app, pilot)
+        screen.wizard.enter("lora_rank", "64")
+        screen.show_all()
+        await pilot.press("ctrl+s")
+        assert isinstance(app.screen, PathDialog)
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        assert load_config(path, environ={}).config == screen.checked.config
+        assert screen.files.saved_path(screen.checked.config.model_dump()) == path
+        assert app.state.config_path == path
+
+    @config()
+    async def opened(app: PorosApp, pilot: Any) -> None:
+        path.write_text(path.read_text() + "wand_length: 3\n")
+        screen = await known(app, pilot)
+        await pilot.press("ctrl+o")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert screen.checked.config.lora_rank == 64
+        assert screen.wizard.effort == "as it was"
+        assert any("wand_length" in str(n.message) for n in app._notifications)
+        row_of(screen, EFFORT).post_message(Row.Entered(EFFORT, "thorough"))
+        await pilot.pause()
+        assert screen.checked.config.num_epochs == 3
+
+    saved()
+    opened()
+
+
+def test_the_start_writes_the_file_and_goes_to_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    began: list[Path] = []
+
+    def start(path: Path) -> Engine:
+        began.append(path)
+        return Engine(tmp_path / "harbour-voice-run")
+
+    monkeypatch.setattr(config_start, "start_run", start)
+
+    @config()
+    async def run(app: PorosApp, pilot: Any) -> None:
+        screen = await known(app, pilot)
+        wanted = screen.checked.config
+        await pilot.press("f5")
+        for _ in range(1000):
+            await pilot.pause(0.05)
+            await app.tick()
+            if app.current_mode == "train":
+                break
+        assert app.current_mode == "train"
+        assert app.state.run_folder == tmp_path / "harbour-voice-run"
+        assert "config" in app.state.done
+        assert began == [Path("harbour-voice-run.yaml")]
+        assert load_config(began[0], environ={}).config == wanted
+
+    run()
+
+
+def test_a_start_that_fails_is_told_and_nothing_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("mine: 1\n")
+    settings = {"model_name_or_path": "m", "dataset": "d.jsonl", "output_dir": "run"}
+    assert config_start.written_beside(settings) == Path("run-2.yaml")
+    assert (tmp_path / "run.yaml").read_text() == "mine: 1\n"
+
+    @config(lambda: wizard_app(values={"output_dir": str(tmp_path / "run.yaml" / "x")}))
+    async def run(app: PorosApp, pilot: Any) -> None:
+        await known(app, pilot)
+        await pilot.press("f5")
+        for _ in range(1000):
+            await pilot.pause(0.05)
+            await app.tick()
+            if app._notifications:
+                break
+        assert any("could not be started" in str(n.title) for n in app._notifications)
+        assert app.current_mode == "config"
+
+    run()
+
+
+@config(lambda: wizard_app(data=str(train_path())))
+async def test_the_demo_brings_its_own_settings(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    assert screen.checked.config is not None
+    assert screen.checked.config.max_steps == 40
+    assert screen.checked.config.output_dir.startswith("poros_demo")
+    assert screen.wizard.effort == "the demo's own"
