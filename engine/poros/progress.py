@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from poros import events
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S = 10.0
 """In a pipe a line comes at least this often while steps are made."""
 REDRAW_EVERY_S = 0.1
+
+_RECENT_STEPS = 100
+"""Of which the time left is told."""
 
 LOOKS = ("evaluate", "sample")
 """Phases between two steps; the others are of a step."""
@@ -90,7 +94,7 @@ class LinePrinter:
         self._drawn = ""
         self._last_s = 0.0
         self._total_steps = 0
-        self._started_s = time.monotonic()
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)
         self._first_step = 0
         self._on_cpu = False
         self._loaded: events.ModelLoaded | None = None
@@ -109,7 +113,7 @@ class LinePrinter:
             case events.PhaseFinished() if event.duration_s >= 1:
                 self._say(f"{event.phase}: {event.duration_s:.0f} s")
                 if event.phase == "pause":  # which is no part of what a step takes
-                    self._started_s += event.duration_s
+                    self._recent.clear()
             case events.Warned():
                 self._clear()
                 self._stderr.write(f"poros: warning[{event.code}]: {_plain(event.message)}\n")
@@ -125,7 +129,7 @@ class LinePrinter:
     def _start(self, event: events.RunStarted) -> None:
         self._total_steps = event.total_steps
         self._first_step = event.resumed_from_step or 0
-        self._started_s = time.monotonic()
+        self._recent.clear()
         self._on_cpu = event.device == "cpu"
         resumed = f", from step {self._first_step}" if event.resumed_from_step else ""
         self._say(
@@ -135,7 +139,8 @@ class LinePrinter:
 
     def _show_step(self, event: events.StepFinished) -> None:
         num_done = event.step - self._first_step
-        left_s = (self._total_steps - event.step) * (time.monotonic() - self._started_s) / num_done
+        self._recent.append((event.step, time.monotonic()))
+        left_s = (self._total_steps - event.step) * self._recent_step_s(event)
         text = (
             f"step {event.step}/{self._total_steps}  loss {event.loss:.4f}"
             f"  rate {event.learning_rate:.2e}  {event.duration_s:.2f} s/step"
@@ -146,6 +151,11 @@ class LinePrinter:
         is_last = event.step == self._total_steps
         often = event.step % self._config.logging_steps == 0 or is_last or num_done == 1
         self._redraw(text, due=self._redraws or often or self._is_late(PLAIN_EVERY_S))
+
+    def _recent_step_s(self, event: events.StepFinished) -> float:
+        """What a step took of late, with what was done between the steps."""
+        (first_step, first_s), (step, now_s) = self._recent[0], self._recent[-1]
+        return (now_s - first_s) / (step - first_step) if step > first_step else event.duration_s
 
     def _show_progress(self, event: events.PhaseProgressed) -> None:
         of_total = f"/{event.total}" if event.total else ""

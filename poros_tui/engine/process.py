@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from poros import run_folder, runs
+from poros import run_folder, run_registry, runs
 from poros.engine_process import STDERR_LOG, STDOUT_LOG
 from poros.engine_record import ENGINE_RECORD, read_oom_kills
 from poros.errors import PorosConfigError
@@ -269,16 +269,24 @@ def find_run(name: str | None = None, places: Iterable[Path] = ()) -> Engine:
     """
     if name is not None:
         return engine_at(runs.find_run(name).path)
-    found = [run for run in runs.list_runs(places) if run.state != runs.GONE]
-    running = [run for run in found if run.state == runs.RUNNING]
+    found = [run.path for run in run_registry.known_runs(places) if not run.gone]
+    running = [path for path in found if run_folder.is_held(path)]
     if len(running) > 1:
-        named = ", ".join(str(run.path) for run in running)
+        named = ", ".join(map(str, running))
         raise PorosConfigError(
             f"{len(running)} runs are going on", remediation=f"name one of them: {named}"
         )
-    for run in running or found:
-        return engine_at(run.path)
+    for path in running or sorted(found, key=_written_s, reverse=True):
+        return engine_at(path)
     raise PorosConfigError("there is no run yet", remediation="poros-tui starts one")
+
+
+def _written_s(folder: Path) -> float:
+    """When a run wrote last."""
+    try:
+        return (folder / "events.jsonl").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _killed(folder: Path, code: int | None, lines: tuple[str, ...]) -> Ending:

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,23 @@ def test_a_pipe_gets_a_line_every_logging_steps_and_after_a_while(monkeypatch):
     assert "peak 3.10 GB" in lines[-1]
     monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     assert show(io.StringIO(), RUN_STARTED, *map(step, (1, 2, 3))).count("\nstep ") == 3
+
+
+def test_the_time_left_counts_neither_the_load_nor_a_pause_but_what_is_between_steps(monkeypatch):
+    now_s, stdout = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now_s[0])
+    printer = LinePrinter(CONFIG, stdout, io.StringIO())
+
+    def left_after(seconds: float, event: events.Event) -> str:
+        now_s[0] += seconds
+        printer(event, "")
+        return stdout.getvalue().split()[-1]
+
+    printer(replace(RUN_STARTED, total_steps=1000), "")
+    assert left_after(500, step(400)) == "5:00"  # as it took itself: half a second each
+    assert left_after(2, step(402)) == "9:58"  # with what is between
+    left_after(3000, events.PhaseFinished(phase="pause", duration_s=3000.0))
+    assert left_after(0.5, step(404)) == "4:58"
 
 
 def test_a_terminal_gets_one_line_that_is_redrawn(monkeypatch):

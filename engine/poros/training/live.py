@@ -30,9 +30,8 @@ class Live:
 
     def device_is(self, device: torch.device) -> None:
         """The run computes there; CUDA has started by now."""
-        if device.type == "cuda" and device != self._device:
-            self._device = device
-            self._card = Card(str(torch.cuda.get_device_properties(device).uuid))
+        if device.type == "cuda":
+            self._device, self._card = device, None
 
     def show(self, manager: BlockManager) -> None:
         """The run's ring, which may go when it wants."""
@@ -84,8 +83,11 @@ class Live:
         }
 
     def _memory(self) -> CardMemory | None:
-        if self._device is None or self._card is None:
+        if self._device is None:
             return None
+        if self._card is None:  # here and not in the trainer's thread: the driver takes its time
+            properties = torch.cuda.get_device_properties(self._device)
+            self._card = Card(str(getattr(properties, "uuid", "")))
         told = self._card.memory()
         if told is None:  # no driver's library, as under some containers
             free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
