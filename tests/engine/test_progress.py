@@ -66,7 +66,7 @@ def test_the_time_left_counts_neither_the_load_nor_a_pause_but_what_is_between_s
     def left_after(seconds: float, event: events.Event) -> str:
         now_s[0] += seconds
         printer(event, "")
-        return stdout.getvalue().split()[-1]
+        return stdout.getvalue().rpartition("  left ")[2].split()[0]
 
     printer(replace(RUN_STARTED, total_steps=1000), "")
     assert left_after(500, step(400)) == "5:00"  # as it took itself: half a second each
