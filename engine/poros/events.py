@@ -323,7 +323,10 @@ class Warned(Event):
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFinished(Event):
-    """The run ended by itself or was asked to: status ``finished`` or ``stopped``."""
+    """The run ended by itself or was asked to: status ``finished`` or ``stopped``.
+
+    ``already``: it had finished before this start, which trained nothing; no event file has that.
+    """
 
     name: ClassVar[str] = "run_finished"
     status: str
@@ -335,6 +338,7 @@ class RunFinished(Event):
     peak_vram_allocated_bytes: int
     peak_vram_reserved_bytes: int
     exit_code: int
+    already: bool = False
 
 
 @_event

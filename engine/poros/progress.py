@@ -12,6 +12,7 @@ from poros import events
 from poros.errors import escape_control
 from poros.events import Event
 from poros.memory_lines import map_lines, plan_lines
+from poros.run_end import Samples, duration, summary
 from poros.told_sizes import told_size
 
 if TYPE_CHECKING:
@@ -85,9 +86,14 @@ class LinePrinter:
         stderr: TextIO,
         *,
         redraws: bool | None = None,
+        samples: bool = True,
     ) -> None:
-        """Find out what kind of place stdout is, unless ``redraws`` says it."""
+        """Find out what kind of place stdout is, unless ``redraws`` says it.
+
+        With ``samples`` some of the model's answers are shown.
+        """
         self._config = config
+        self._samples = Samples() if samples else None
         self._stdout, self._stderr = Output(stdout), Output(stderr)
         is_terminal = stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._redraws = is_terminal if redraws is None else redraws
@@ -184,12 +190,10 @@ class LinePrinter:
             self._keep()
         if isinstance(event, events.ModelLoaded):
             self._loaded = event
-        if isinstance(event, events.MemoryMapped):
-            for text in _map_lines(event):
-                self._say(text)
-        if isinstance(event, events.PlanShrunk):
-            self._say(_shrunk_line(event))
-        for text in _sentences(event, self._config, self._loaded, on_cpu=self._on_cpu):
+        told = _sentences(event, self._config, self._loaded, on_cpu=self._on_cpu)
+        if isinstance(event, events.SampleGenerated) and self._samples:
+            told = self._samples.lines(event)
+        for text in told:
             self._say(text)
 
     def _say(self, text: str) -> None:
@@ -241,7 +245,15 @@ def _sentences(
         case events.RunFinished():
             return summary(event, config, loaded, on_cpu=on_cpu)
         case _:
-            return plan_lines(event)
+            return _memory_sentences(event)
+
+
+def _memory_sentences(event: Event) -> list[str]:
+    if isinstance(event, events.MemoryMapped):
+        return _map_lines(event)
+    if isinstance(event, events.PlanShrunk):
+        return [_shrunk_line(event)]
+    return plan_lines(event)
 
 
 def _shrunk_line(event: events.PlanShrunk) -> str:
@@ -261,78 +273,6 @@ def _map_lines(event: events.MemoryMapped) -> list[str]:
         f"memory {when} step {event.step} ({_plain(event.path)})",
         *map_lines(event.device_bytes, event.host_bytes, activations_seen=event.activations_seen),
     ]
-
-
-def summary(
-    event: events.RunFinished,
-    config: PorosConfig,
-    loaded: events.ModelLoaded | None = None,
-    *,
-    on_cpu: bool,
-) -> list[str]:
-    """What is said at the end of a run."""
-    if event.status != "finished":
-        path = event.checkpoint_path
-        if path is None:
-            return ["stopped before a step was saved; the same command starts again"]
-        saved = path.endswith(f"step-{event.step:06d}")
-        head = f"saved step {event.step}" if saved else f"stopped in step {event.step + 1}, unsaved"
-        return [f"{head}; resume with the same command, or --resume {_plain(path)}"]
-    loss = "" if event.final_loss is None else f", loss {event.final_loss:.4f}"
-    peak = event.peak_vram_allocated_bytes
-    memory = f", device peak {told_size(peak)}" if peak else ""
-    head = f"done: {event.step} steps in {duration(event.duration_s)}{loss}{memory}"
-    adapter = str(event.adapter_path)
-    return [
-        head,
-        f"the adapter lies in {_plain(adapter)}; load it with",
-        *(f"    {line}" for line in snippet(config, adapter, loaded, on_cpu=on_cpu)),
-    ]
-
-
-def snippet(
-    config: PorosConfig,
-    adapter: str,
-    loaded: events.ModelLoaded | None = None,
-    *,
-    on_cpu: bool,
-) -> list[str]:
-    """Python that loads the adapter on the stock base; it gives the run's own logits.
-
-    Of a multimodal checkpoint the text class must be named: the auto class opens the whole, on
-    which the adapter's names fit nothing and PEFT only warns.
-    """
-    how = f"dtype=torch.{config.torch_dtype}"
-    text_class = loaded.text_class if loaded else ""
-    imports = model_class = text_class or "AutoModelForCausalLM"
-    if loaded and text_class:
-        how += f", key_mapping={loaded.key_mapping!r}"
-    if config.quantization == "nf4":
-        imports += ", BitsAndBytesConfig"
-        how += (
-            ", quantization_config=BitsAndBytesConfig(load_in_4bit=True,"
-            " bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,"
-            f" bnb_4bit_compute_dtype=torch.{config.torch_dtype})"
-        )
-    place = "cpu" if on_cpu else "cuda"
-    name = config.model_name_or_path
-    lines = [
-        f"import torch; from peft import PeftModel; from transformers import {imports}",
-        f"base = {model_class}.from_pretrained({name!r}, device_map={place!r}, {how})",
-        f"model = PeftModel.from_pretrained(base, {adapter!r})",
-    ]
-    if on_cpu and config.quantization == "nf4":
-        # Otherwise bitsandbytes repacks the weights in place, and rounds in another way.
-        flag = "for module in base.modules(): module.support_avx512bf16_for_cpu = False"
-        lines.insert(2, flag)
-    return lines
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as ``1:02:03`` or ``2:03``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _plain(text: str) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poros import runs
-from poros.progress import duration
 from poros.report_charts import Chart, Line, by_step, smoothed
 from poros.report_facts import Facts, number
+from poros.run_end import duration
 from poros.told_sizes import told_size
 
 ROWS = Sequence[tuple[str, str]]

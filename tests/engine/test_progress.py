@@ -11,6 +11,7 @@ import pytest
 from poros import events, progress
 from poros.config import PorosConfig
 from poros.progress import JsonPrinter, LinePrinter
+from poros.run_end import snippet
 
 CONFIG = PorosConfig(model_name_or_path="some/model", dataset="d.jsonl", logging_steps=2)
 
@@ -83,6 +84,36 @@ def test_a_terminal_gets_one_line_that_is_redrawn(monkeypatch):
     assert text.splitlines()[-1].startswith("    model = PeftModel")
 
 
+def sample(stage: str, prompt: str, text: str) -> events.SampleGenerated:
+    return events.SampleGenerated(step=0, stage=stage, prompt=prompt, text=text)
+
+
+def test_samples_are_shown_before_and_after_in_a_line_each():
+    asked = [f"question\x1b {k}?" for k in range(6)]
+    happened = [
+        *(sample("before", each, "dull\nand long " + "x" * 200) for each in asked),
+        *(sample("after", each, "bright") for each in asked),
+    ]
+    lines = show(io.StringIO(), RUN_STARTED, *happened).splitlines()[1:]
+    assert lines[0] == "sample: question\\x1b 0?"
+    assert lines[1].startswith("  before: dull and long xxx")
+    assert (len(lines[1]) < 140, lines[1].endswith(" ...")) == (True, True)
+    assert lines[2] == "  after:  bright"
+    assert len(lines) == 4 * 3 + 1
+    assert lines[-1] == "... and more samples, in the run's report"
+
+
+def test_a_run_that_had_finished_says_so_and_how_to_go_on(tmp_path):
+    adapter = tmp_path / "my run" / "adapter"
+    adapter.mkdir(parents=True)
+    event = finished(already=True, adapter_path=str(adapter))
+    lines = show(io.StringIO(), event).splitlines()
+    assert lines[0].endswith("had finished before, 4 steps, loss 1.2500; nothing was trained now")
+    assert lines[2] == f"to train anew: --output-dir '{tmp_path}/my run-2'"
+    assert lines[3].startswith("to train it further: --set max_steps=N, above 4, and --allow-inex")
+    assert len(lines) == 4
+
+
 def test_a_dumb_terminal_is_a_pipe(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert "\x1b" not in show(Terminal(), RUN_STARTED, step(1))
@@ -96,7 +127,7 @@ def test_the_summary_loads_the_adapter_in_four_lines_with_the_flag_on_the_cpu():
         compile(line, "snippet", "exec")
     assert "support_avx512bf16_for_cpu = False" in code[2]
     assert "'out/adapter'" in code[3]
-    gpu = progress.snippet(CONFIG, "out/adapter", on_cpu=False)
+    gpu = snippet(CONFIG, "out/adapter", on_cpu=False)
     assert not any("avx512" in line for line in gpu)
 
 

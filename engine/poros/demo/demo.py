@@ -50,7 +50,8 @@ def run_demo(
     from poros.training.session import run_session
 
     folder = output or _free_folder(OUTPUT_DIR)
-    exit_code = run_session(demo_config(model, folder, num_steps), json_lines=json_lines)
+    config = demo_config(model, folder, num_steps)
+    exit_code = run_session(config, json_lines=json_lines, samples=False)
     if exit_code == 0:
         outcome = outcome_of(folder / "events.jsonl")
         atomic.write_file(folder / OUTCOME_FILE, json.dumps(outcome.to_dict(), indent=1) + "\n")

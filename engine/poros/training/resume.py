@@ -11,6 +11,7 @@ from poros import atomic
 from poros.errors import PorosResumeError
 from poros.events import Event, Warned
 from poros.run_folder import RunFolder
+from poros.run_story import Story, read_story
 from poros.training.checkpoint import TrainerState, refused, verify
 
 SET_ASIDE = "set-aside-"
@@ -94,6 +95,18 @@ def _verified(run: RunFolder, path: Path) -> TrainerState:
     if checkpoint_name(state.step) != path.name:
         raise refused(path, f"it is of step {state.step}")
     return state
+
+
+def finished_before(run: RunFolder, point: ResumePoint | None, total_steps: int) -> Story | None:
+    """The story of a run that came to its end, adapter and all; None: there is something to do."""
+    if point is None or not point.in_this_run or point.state.step < total_steps:
+        return None
+    story = read_story(run.events_path)
+    try:
+        whole = story.ending == "finished" and verify(run.adapter).step == point.state.step
+    except PorosResumeError:
+        return None
+    return story if whole else None
 
 
 def set_aside_newer(run: RunFolder, point: ResumePoint) -> None:

@@ -202,6 +202,7 @@ class Session:
             self._memory_map,
             self._given,
             self._live.show,
+            needs_model=self._keeps_model,
         )
         if point is not None:
             self.step, self._checkpoint = point.state.step, str(point.folder)
@@ -318,6 +319,7 @@ class Session:
             peak_vram_allocated_bytes=outcome.peak_allocated_bytes,
             peak_vram_reserved_bytes=outcome.peak_reserved_bytes,
             exit_code=exit_code,
+            already=outcome.already,
         )
 
 
@@ -343,6 +345,7 @@ def run_session(
     memory_map: bool = False,
     began_s: float | None = None,
     detached: bool = False,
+    samples: bool = True,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
@@ -355,13 +358,18 @@ def run_session(
         began_s: When the command began, by the monotonic clock; None: nobody noted it.
         detached: The process runs for somebody who may go: it leaves the terminal, and what it says
             while it has the run's folder goes into the logs there.
+        samples: Show answers to the sample prompts, before and after.
         stdout: The process's own, if left out.
         stderr: The process's own, if left out.
     """
     _quiet_libraries()
     log_files = _detach() if detached else None
     lines = LinePrinter(
-        config, stdout or sys.stdout, stderr or sys.stderr, redraws=False if detached else None
+        config,
+        stdout or sys.stdout,
+        stderr or sys.stderr,
+        redraws=False if detached else None,
+        samples=samples,
     )
     printer: Printer = JsonPrinter(stdout or sys.stdout) if json_lines else lines
     session = Session(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from poros.training.ahead import Ahead, start_device
 from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import Given, Inputs, choose_device, read_inputs
-from poros.training.resume import ResumePoint, set_aside_newer
+from poros.training.resume import ResumePoint, finished_before, set_aside_newer
 from poros.training.run_inputs import compare_inputs, run_inputs, versions
 
 
@@ -35,6 +36,7 @@ class Outcome:
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     assembly: Assembly | None = None
+    already: bool = False
 
 
 def _nobody(manager: BlockManager) -> None:
@@ -55,6 +57,7 @@ class Work:
     given: Given | None = None
     show: Callable[[BlockManager], None] = _nobody
     """Called with the ring as soon as it is there."""
+    needs_model: bool = False
 
     def run(self) -> Outcome:
         """Read, load, train, save.
@@ -70,7 +73,11 @@ class Work:
             return Outcome(stopped=self.control.poll().stop)
         total_steps = num_total_steps(config, batches)
         self._wait_for(inputs, starting)
-        around = self._accept(inputs, total_steps)
+        recorded, exact = self._compared(inputs, total_steps)
+        if not self.needs_model and (ended := finished_before(self.run_folder, point, total_steps)):
+            # Its events and its checkpoints stay as they are.
+            return Outcome(loss=ended.final_loss, adapter=self.run_folder.adapter, already=True)
+        around = self._accept(recorded, exact=exact)
         self._start(inputs.device, total_steps)
         assembly = Assembly(config, inputs, batches, around, point)
         self.show(assembly.streamed.manager)
@@ -140,8 +147,8 @@ class Work:
                 )
             )
 
-    def _accept(self, inputs: Inputs, total_steps: int) -> Surroundings:
-        """Make sure that a resumed run would go on bit for bit; then its folder is ours to change.
+    def _compared(self, inputs: Inputs, total_steps: int) -> tuple[dict[str, Any], bool]:
+        """What the run depends on, and whether it would go on bit for bit.
 
         Raises:
             PorosResumeError: It would not, and nobody asked for that.
@@ -161,6 +168,11 @@ class Work:
             if error is not None and not config.allow_inexact_resume:
                 raise error
             exact = exact and point.state.exact and error is None
+        return recorded, exact
+
+    def _accept(self, recorded: dict[str, Any], *, exact: bool) -> Surroundings:
+        """From here on the run's folder is ours to change."""
+        run, point, config = self.run_folder, self.point, self.config
         if not exact:
             message = "the run went on under changed conditions; it is marked as not exact"
             self.emit(Warned(code="W-inexact", message=message))

@@ -138,8 +138,28 @@ def test_events_of_a_resumed_run_have_no_gap_and_no_double(settings):
 def test_a_finished_run_started_again_trains_nothing(settings):
     train(settings)
     before = results_of(out(settings))
-    assert kinds(train(settings), events.StepFinished) == []
+    log = (out(settings) / "events.jsonl").read_bytes()
+    seen = train(settings)
+    assert kinds(seen, events.StepFinished) == kinds(seen, events.ModelLoaded) == []
+    assert (seen[-1].already, seen[-1].step, seen[-1].exit_code) == (True, 6, 0)
+    assert seen[-1].final_loss in before["steps"][-1]
     assert results_of(out(settings)) == before
+    assert (out(settings) / "events.jsonl").read_bytes() == log
+
+
+@pytest.mark.parametrize("lost", ["the adapter", "the last event"])
+def test_a_run_whose_end_was_cut_off_is_ended_when_started_again(settings, lost):
+    train(settings)
+    before = results_of(out(settings))
+    path = out(settings) / "events.jsonl"
+    if lost == "the adapter":
+        shutil.rmtree(out(settings) / "adapter")
+    else:
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    seen = train(settings)
+    assert not seen[-1].already
+    assert results_of(out(settings)) == before
+    assert list(read_events(path))[-1] == seen[-1]
 
 
 @pytest.mark.parametrize(
