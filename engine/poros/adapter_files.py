@@ -13,6 +13,7 @@ from poros.run_folder import read_run
 from poros.runs import find_run
 
 CONFIG_FILE = "adapter_config.json"
+MODEL_FILE = "config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
 _GIVE = "give a run's folder, or a LoRA folder that PEFT's save_pretrained wrote"
@@ -27,12 +28,14 @@ class AdapterFolder:
         config: Its adapter_config.json.
         run: The run's folder that it lies in, if any.
         note: What to tell the user of how it was found; empty: nothing.
+        whole: No adapter but a whole model, which is its own base.
     """
 
     path: Path
     config: Mapping[str, Any]
     run: Path | None = None
     note: str = ""
+    whole: bool = False
 
     def base(self, given: str | None) -> str:
         """Name or folder of its base model.
@@ -53,11 +56,12 @@ class AdapterFolder:
         return named
 
 
-def find_adapter(name: str) -> AdapterFolder:
+def find_adapter(name: str, *, whole_models: bool = False) -> AdapterFolder:
     """The adapter that a name stands for.
 
     Args:
         name: An adapter's folder, a run's, or the beginning of a run's number.
+        whole_models: Whether a model's folder will do as well.
 
     Raises:
         PorosConfigError: There is no such folder or run.
@@ -66,6 +70,10 @@ def find_adapter(name: str) -> AdapterFolder:
     path = Path(name).expanduser()
     if path.is_dir() and (path / CONFIG_FILE).is_file():
         return AdapterFolder(path, _read(path), _run_around(path))
+    if path.is_dir() and read_run(path) is None and (path / MODEL_FILE).is_file():
+        if whole_models:
+            return AdapterFolder(path, {"base_model_name_or_path": str(path)}, whole=True)
+        raise _refused(path, "a whole model, and an adapter is wanted here")
     if path.is_dir() and read_run(path) is None:
         raise _refused(path, f"the folder has no {CONFIG_FILE} and is no run's")
     if path.exists() and not path.is_dir():

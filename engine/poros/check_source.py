@@ -97,5 +97,5 @@ def _not_here(model: HubName) -> PorosHubError:
     return PorosHubError(
         f"HF_HUB_OFFLINE is set and the Hub's cache has no model of that name ({hub_cache()})",
         where=model.where,
-        remediation="fetch it once with a network, or give a local folder",
+        remediation="fetch it once with a network, or give the folder of a copy",
     )

@@ -79,7 +79,8 @@ def _answer_options(command: Command) -> Command:
 def generate(adapter: str, **options: Any) -> int:
     """Answer prompts with ADAPTER on its base, streamed as in training.
 
-    ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number. Without a chat
+    ADAPTER is a LoRA folder, a run's folder, the beginning of a run's number, or a whole
+    model's folder. Without a chat
     template a prompt is a text to go on with.
     """
     return _call("poros.answering.generate", "run_generate", adapter, options)
@@ -92,7 +93,8 @@ def generate(adapter: str, **options: Any) -> int:
 def chat(adapter: str, *, json_lines: bool, **options: Any) -> int:
     """Talk to ADAPTER on its base, streamed as in training. /exit ends.
 
-    ADAPTER is a LoRA folder, a run's folder, or the beginning of a run's number.
+    ADAPTER is a LoRA folder, a run's folder, the beginning of a run's number, or a whole
+    model's folder.
     """
     if json_lines:
         return _call("poros.answering.chat_lines", "run_chat_lines", adapter, options)
@@ -101,7 +103,14 @@ def chat(adapter: str, *, json_lines: bool, **options: Any) -> int:
 
 def _call(module: str, function: str, adapter: str, options: dict[str, Any]) -> int:
     from poros.adapter_files import find_adapter
+    from poros.errors import PorosConfigError, escape_control
 
-    find_adapter(adapter)  # a mistake is told before torch is there
+    found = find_adapter(adapter, whole_models=True)  # a mistake is told before torch is there
+    if found.whole and (options["compare"] or options["base"]):
+        raise PorosConfigError(
+            "a whole model, which has no base beside it",
+            where=escape_control(adapter),
+            remediation="leave --compare and --base out, or give an adapter",
+        )
     sampling = {key: options.pop(key) for key in _SAMPLING}
     return call_engine(module, function, adapter, sampling=sampling, **options)

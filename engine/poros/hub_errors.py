@@ -9,6 +9,9 @@ from poros.errors import PorosHubError, PorosModelError
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 BUSY = "try again later; what was fetched so far is kept"
 BROKEN = "check the network and run again: the download resumes where it stopped"
+UNREACHABLE = "check the network and run again, or give the folder of a copy"
+OUTAGES = (BUSY, BROKEN, UNREACHABLE)
+"""The ways out where the Hub said nothing of the model; a copy that is here may do."""
 
 GATED, NO_REPOSITORY, NO_REVISION = "GatedRepo", "RepoNotFound", "RevisionNotFound"
 """What the Hub's header ``X-Error-Code`` says."""
@@ -69,12 +72,12 @@ def not_the_hubs(kind: str, where: str, endpoint: str) -> PorosHubError:
     )
 
 
-def unreachable(kind: str, where: str) -> PorosHubError:
-    """Nobody answered, or not to the end."""
+def unreachable(kind: str, where: str, *, fetching: bool = False) -> PorosHubError:
+    """Nobody answered, or not to the end; `fetching`: a download had begun."""
     return PorosHubError(
         f"the Hub can't be reached, or the connection broke ({kind})",
         where=where,
-        remediation=BROKEN,
+        remediation=BROKEN if fetching else UNREACHABLE,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from poros.errors import PorosError, PorosHubError, PorosModelError
 from poros.hub_client import HubClient
-from poros.hub_errors import BROKEN, BUSY, not_the_hubs, refuse_pickles, unreachable
+from poros.hub_errors import OUTAGES, not_the_hubs, refuse_pickles, unreachable
 from poros.hub_names import COMMIT, FETCHED, HubName, parse_model
 from poros.model_config import CONFIG_FILE, config_object
 from poros.weights_index import (
@@ -95,7 +95,7 @@ class Fetched:
 
 def is_outage(error: PorosError) -> bool:
     """Whether the Hub could not be asked at all, or not now."""
-    return error.remediation in (BUSY, BROKEN)
+    return error.remediation in OUTAGES
 
 
 def ask_facts(model: HubName, *, timeout_s: float) -> HubFacts:

@@ -17,6 +17,7 @@ from poros.config_yaml import read_document
 from poros.errors import PorosError, PorosModelError, escape_control
 from poros.events import Event, Warned
 from poros.loading.base_model import BaseModel
+from poros.loading.hub import base_of
 from poros.memory_plan import MemoryPlan, evenly_spaced, memory_plan
 from poros.training.inputs import choose_device, open_model, read_tokenizer
 from poros.training.streamed_model import load_configured, stream_model
@@ -26,6 +27,7 @@ _OF_THE_RUN = (
     "trust_remote_code", "blockwise_arch_check",
 )  # fmt: skip
 _UNLOADED = ("use_dora", "modules_to_save", "trainable_token_indices")
+_UNMERGED = ("trainable_token_indices",)
 _BESIDE_BYTES = 2**30
 """Left free for activations and what the libraries take."""
 _CACHED_TOKENS = 8192
@@ -57,23 +59,26 @@ def load_speaker(
     Raises:
         PorosError: The kind says what is wrong.
     """
-    found = find_adapter(adapter)
+    found = find_adapter(adapter, whole_models=True)
     if found.note:
         emit(Warned(code="adapter", message=found.note))
     _refuse_kinds(found)
-    named = found.base(base)
-    config = _settings(found, named, device, quantization, vram_budget)
-    place = choose_device(config.device)
-    opened = open_model(config, emit)
+    with base_of(found, base) as named:
+        config = _settings(found, named, device, quantization, vram_budget)
+        place = choose_device(config.device)
+        opened = open_model(config, emit)
     tokenizer = read_tokenizer(_tokenizer_folder(found, opened.folder))
     loaded = load_configured(config, opened.source, opened.architecture, device=place, emit=emit)
     plan = _plan(loaded, config.vram_budget, place)
+    # A whole model gets an adapter that is never used.
+    path = None if found.whole else found.path
     with warnings.catch_warnings():
         # PEFT's, of a base that is named in another way than it was in training.
         warnings.simplefilter("ignore")
-        streamed = stream_model(loaded, plan, config, device=place, emit=emit, adapter=found.path)
+        streamed = stream_model(loaded, plan, config, device=place, emit=emit, adapter=path)
     model = streamed.model.eval()
-    return Speaker(model, tokenizer, place, named, _context_tokens(loaded.model.config))
+    context = _context_tokens(loaded.model.config)
+    return Speaker(model, tokenizer, place, named, context, has_adapter=not found.whole)
 
 
 def _plan(base: BaseModel, budget: float | str, device: torch.device) -> MemoryPlan:
@@ -140,7 +145,9 @@ def _refuse_kinds(found: AdapterFolder) -> None:
         raise PorosModelError(
             f"an adapter with {', '.join(kinds)} can't be streamed",
             where=escape_control(str(found.path)),
-            remediation="merge it first (poros export), and ask the merged model with transformers",
+            remediation="load it with PEFT on its stock base (README, The adapter)"
+            if set(kinds) & set(_UNMERGED)
+            else "merge it first: poros export, then poros chat with the merged folder",
         )
 
 

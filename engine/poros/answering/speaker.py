@@ -59,6 +59,7 @@ class Speaker:
         device: Where it computes.
         base: The base's name.
         context_tokens: The most tokens of question and answer together; None: not known.
+        has_adapter: False: a whole model answers.
     """
 
     model: PeftModel
@@ -66,6 +67,7 @@ class Speaker:
     device: torch.device
     base: str
     context_tokens: int | None
+    has_adapter: bool = True
 
     def room(self, num_tokens: int) -> int | None:
         """Tokens that may follow so many; None: no limit is known."""
@@ -97,7 +99,8 @@ class Speaker:
         stream = TextStream(self.tokenizer, show)
         ids_1T = torch.tensor([ids], device=self.device)
         torch.manual_seed(sampling.seed)
-        alone = contextlib.nullcontext() if adapted else self.model.disable_adapter()
+        is_adapted = adapted and self.has_adapter
+        alone = contextlib.nullcontext() if is_adapted else self.model.disable_adapter()
         with torch.no_grad(), alone, _memory(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries to each other; nothing to act on
             made_1T: Tensor = self.model.generate(

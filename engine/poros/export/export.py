@@ -21,7 +21,7 @@ from poros.export.modelfile import modelfile
 from poros.export.shards import parse_size, plan_shards, write_shards
 from poros.hub_names import FETCHED
 from poros.loading.byte_source import SafetensorsSource
-from poros.loading.hub import resolve_model
+from poros.loading.hub import base_of, resolve_model
 from poros.loading.lora_merge import LoraWeights
 from poros.loading.phases import memory_errors, phase_events
 from poros.loading.text_part import open_source
@@ -97,8 +97,8 @@ def export(
     if found.note:
         emit(Warned(code="adapter", message=found.note))
     weights = LoraWeights(found)
-    named = found.base(base)
-    folder = resolve_model(named, emit)
+    with base_of(found, base) as named:
+        folder = resolve_model(named, emit)
     chosen = DTYPES.get(dtype)
     merge = Merge(open_source(folder, name=named), weights, dtype=chosen, emit=emit)
     shards = plan_shards(merge.tensors, max_bytes)

@@ -25,14 +25,14 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 
 from poros import atomic
-from poros.errors import PorosError, PorosHubError, PorosModelError
+from poros.adapter_files import AdapterFolder
+from poros.errors import PorosError, PorosHubError, PorosModelError, escape_control
 from poros.events import Event, PhaseFinished, PhaseProgressed, PhaseStarted, Warned
 from poros.hub_errors import (
-    BROKEN,
-    BUSY,
     GATED,
     NO_REPOSITORY,
     NO_REVISION,
+    OUTAGES,
     not_the_hubs,
     refusal,
     refuse_pickles,
@@ -74,6 +74,40 @@ def resolve_model(
     return _fetch(found.name, revision or found.revision or None, emit, patterns)
 
 
+@contextlib.contextmanager
+def base_of(adapter: AdapterFolder, given: str | None) -> Iterator[str]:
+    """The name of an adapter's base; if it is not to be had, the option for another one is told.
+
+    Args:
+        adapter: Names its base.
+        given: What the user says it is; None: what the adapter says.
+
+    Raises:
+        PorosConfigError: Neither says.
+        PorosModelError: There is no such folder.
+        PorosHubError: As the block has it.
+    """
+    named = adapter.base(given)
+    try:
+        parse_model(named)
+        yield named
+    except PorosHubError as error:
+        raise _other_base(error, adapter, given) from error
+    except PorosModelError as error:
+        if not error.where.startswith("model "):  # only what is said of the name
+            raise
+        raise _other_base(error, adapter, given) from error
+
+
+def _other_base(error: PorosError, adapter: AdapterFolder, given: str | None) -> PorosError:
+    whose = "" if given else f", which {escape_control(str(adapter.path))} names as its base"
+    return type(error)(
+        error.message,
+        where=error.where + whose,
+        remediation=f"{error.remediation}; --base FOLDER says where the base lies",
+    )
+
+
 def _fetch(name: str, revision: str | None, emit: Emit, patterns: Sequence[str]) -> Path:
     if constants.HF_HUB_OFFLINE:
         return _cached(name, revision, "HF_HUB_OFFLINE is set")
@@ -82,14 +116,14 @@ def _fetch(name: str, revision: str | None, emit: Emit, patterns: Sequence[str])
             info = HfApi().model_info(name, revision=revision)
             files = [sibling.rfilename for sibling in info.siblings or []]
     except PorosHubError as error:
-        if not _is_outage(error):
+        if error.remediation not in OUTAGES:
             raise
         return _cached_after(error, name, revision, emit)
     refuse_pickles(name, files)
     started_s = time.monotonic()
     emit(PhaseStarted(phase="download"))
     before = _blobs(name)
-    with _hub_errors(name, revision):
+    with _hub_errors(name, revision, fetching=True):
         # It resolves the revision to a commit once, so all files are of that commit; given the
         # commit itself it would not note the branch, and offline mode would not find the copy.
         folder = snapshot_download(
@@ -147,12 +181,10 @@ def _cached_after(outage: PorosHubError, name: str, revision: str | None, emit: 
     return folder
 
 
-def _is_outage(error: PorosHubError) -> bool:
-    return error.remediation in (BUSY, BROKEN)
-
-
 @contextlib.contextmanager
-def _hub_errors(name: str, revision: str | None, *, offline_reason: str = "") -> Iterator[None]:
+def _hub_errors(
+    name: str, revision: str | None, *, offline_reason: str = "", fetching: bool = False
+) -> Iterator[None]:
     where = f"model {name}" + (f" at revision {revision}" if revision else "")
     try:
         yield
@@ -161,9 +193,9 @@ def _hub_errors(name: str, revision: str | None, *, offline_reason: str = "") ->
     except HfHubHTTPError as error:
         raise _refusal(error, name, revision) from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        raise _not_cached(error, where, offline_reason) from None
+        raise _not_cached(error, where, offline_reason, fetching=fetching) from None
     except (TRANSPORT_ERROR, OSError) as error:
-        raise _broken(error, where) from None
+        raise _broken(error, where, fetching=fetching) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise not_the_hubs(type(error).__name__, where, constants.ENDPOINT) from None
 
@@ -179,23 +211,23 @@ def _refusal(error: HfHubHTTPError, name: str, revision: str | None) -> PorosHub
     return refusal(status, code, name, revision, constants.ENDPOINT)
 
 
-def _not_cached(error: Exception, where: str, offline_reason: str) -> PorosError:
+def _not_cached(error: Exception, where: str, offline_reason: str, *, fetching: bool) -> PorosError:
     if not offline_reason:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        return _broken(cause, where)
+        return _broken(cause, where, fetching=fetching)
     return PorosHubError(
         f"{offline_reason} and the model is not, or not wholly, in the Hub's cache "
         f"({constants.HF_HUB_CACHE})",
         where=where,
-        remediation="fetch it once with a network, or give a local folder",
+        remediation="fetch it once with a network, or give the folder of a copy",
     )
 
 
-def _broken(error: Exception, where: str) -> PorosError:
+def _broken(error: Exception, where: str, *, fetching: bool) -> PorosError:
     storage = atomic.storage_error(error, Path(constants.HF_HUB_CACHE) / "x")
     if storage is not None:
         return storage
-    return unreachable(type(error).__name__, where)
+    return unreachable(type(error).__name__, where, fetching=fetching)
 
 
 class _Nowhere:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -128,13 +128,26 @@ def _fill(model: PeftModel, folder: Path) -> None:
         raise _refused(folder, f"{WEIGHTS_FILE} is damaged: {error}") from error
     params = {name.replace(".default.", "."): p for name, p in trainable_params(model)}
     if params.keys() != saved.keys():
-        wrong = sorted(params.keys() ^ saved.keys())
-        raise _refused(folder, f"{len(wrong)} tensors don't fit the model, as {wrong[0]}")
+        raise _of_another_model(folder, params, saved)
     for name, parameter in params.items():
         if parameter.shape != saved[name].shape:
-            raise _refused(folder, f"{name} has shape {tuple(saved[name].shape)}")
+            found, expected = list(saved[name].shape), list(parameter.shape)
+            reason = f"{name} has shape {found}, this base wants {expected}"
+            raise _refused(folder, f"the adapter belongs to another model: {reason}")
         with torch.no_grad():
             parameter.copy_(saved[name])
+
+
+def _of_another_model(
+    folder: Path, params: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+) -> PorosModelError:
+    extra, missing = sorted(saved.keys() - params.keys()), sorted(params.keys() - saved.keys())
+    told = []
+    if extra:
+        told.append(f"{len(extra)} tensors that this base has no place for, as {extra[0]}")
+    if missing:
+        told.append(f"none of {len(missing)} that it wants, as {missing[0]}")
+    return _refused(folder, f"the adapter belongs to another model: it has {' and '.join(told)}")
 
 
 def _refused(folder: Path, reason: str) -> PorosModelError:
