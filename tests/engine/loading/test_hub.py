@@ -115,7 +115,7 @@ def test_an_outage_falls_back_on_the_copy_fetched_before_with_a_warning(
         ("404", ["no such model on the Hub, or it is private"]),
         ("revision", ["no revision 'v9'"]),
         ("503", ["HTTP 503", "try again later"]),
-        ("cut", ["connection broke", "resumes"]),
+        ("cut", ["connection broke", "or give the folder of a copy"]),
         ("html", ["the answer is not the Hub's", "HF_ENDPOINT"]),
         ("json", ["the answer is not the Hub's", "HF_ENDPOINT"]),
     ],
