@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from poros.cli_guard import Guard, call_engine
+from poros.cli_answers import print_json
+from poros.cli_guard import Guard, call_engine, tell
 
 if TYPE_CHECKING:
     from poros.config import PorosConfig
@@ -43,7 +44,11 @@ _OPTIONS = (
     click.option(
         "--memory-map", is_flag=True, help="Name what lies in memory at the highest peak."
     ),
-    click.option("--dry-run", is_flag=True, help="Check the config and stop."),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Look at config, output folder, model and data, and stop; reads no weight.",
+    ),
     click.option("--json", "json_lines", is_flag=True, help="Events as JSON lines on stdout."),
 )
 
@@ -92,8 +97,7 @@ def train(
         require_dataset(loaded.config, where=str(path))
         failpoints.check_variable()
         if dry_run:
-            click.echo(_checked(loaded, path, json_lines=json_lines))
-            return 0
+            return _dry_run(loaded, path, json_lines=json_lines)
         guard.run_folder = Path(loaded.config.output_dir)
         if run is not None:
             return run(loaded.config)
@@ -122,14 +126,37 @@ def errors_as_events(guard: Guard, *, json_lines: bool) -> Iterator[None]:
         raise
 
 
-def _checked(loaded: LoadedConfig, path: Path, *, json_lines: bool) -> str:
+def _dry_run(loaded: LoadedConfig, path: Path, *, json_lines: bool) -> int:
+    """Tell what the run would find, and all that stands in its way; the first of that's code."""
+    from poros import dry_run
+
+    config = loaded.config
+    can_tokenise = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+    found, problems = dry_run.looked_at(config, _read_data if can_tokenise else None)
     if json_lines:
-        values = loaded.config.model_dump(mode="json")
-        return json.dumps({"config": values, "origins": loaded.origins}, ensure_ascii=False)
-    given = [key for key, origin in loaded.origins.items() if origin != "default"]
-    lines = [f"{key}: {getattr(loaded.config, key)!r}  ({loaded.origins[key]})" for key in given]
-    lines.append(f"{path} is valid; model and data were not read.")
-    return "\n".join(lines)
+        print_json({
+            "config": config.model_dump(mode="json"), "origins": loaded.origins,
+            "looked_at": found, "problems": [problem.record() for problem in problems],
+        })  # fmt: skip
+    else:
+        given = [key for key, origin in loaded.origins.items() if origin != "default"]
+        for key in given:
+            click.echo(f"{key}: {getattr(config, key)!r}  ({loaded.origins[key]})")
+        for line in dry_run.lines(found):
+            click.echo(line)
+    if problems:
+        for problem in problems:
+            tell(problem)
+        return problems[0].exit_code
+    if not json_lines:
+        click.echo(f"{path} is valid, and nothing was found in its way; no weight was read.")
+    return 0
+
+
+def _read_data(config: PorosConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    call_engine("poros.training.dry_run", "read_data", config, found.update)
+    return found
 
 
 def _failed_line(error: PorosError) -> str:

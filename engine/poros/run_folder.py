@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -142,6 +143,31 @@ def open_run_folder(
         yield folder
     finally:
         folder.close()
+
+
+def look_at_place(path: Path, *, identity: Mapping[str, Any], resume: bool = True) -> str:
+    """What a start would find in ``path``, in words; nothing is written.
+
+    Args:
+        path: As `open_run_folder` takes it, like the rest.
+        identity: What makes two runs different runs.
+        resume: False refuses a folder that has checkpoints.
+
+    Raises:
+        PorosOutputError: Locked, unwritable, or the folder of another run.
+    """
+    _refuse_bad_place(path)
+    record = _refuse_other_run(path, identity, resume=resume)
+    if is_held(path):
+        raise _locked(path, read_holder(path))
+    if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
+        raise _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    if not path.exists():
+        return "a new folder"
+    if not record or not _has_results(path):
+        return "a folder with no run in it yet"
+    steps = sorted(inner.name for inner in (path / "checkpoints").glob("step-*"))
+    return f"a run that goes on from {steps[-1]}" if steps else "a run that has its adapter"
 
 
 def free_name(path: Path) -> Path:

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from poros._version import __version__
 from poros.cli_guard import BROKEN_PIPE
 from tests.engine.command_line import poros_here
+from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
 from tests.engine.processor_time import processor_s
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +29,22 @@ def poros(*arguments: str, module: str = "poros", **environ: str) -> subprocess.
 
 @pytest.fixture
 def config(tmp_path):
+    write_headers(tmp_path / "model", QWEN_7B, qwen_tensors(QWEN_7B))
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 3)
     path = tmp_path / "train.yaml"
-    path.write_text("dataset: rows.jsonl\nseed: 3\n")
+    path.write_text(
+        f"dataset: {tmp_path}/rows.jsonl\nseed: 3\n"
+        f"model_name_or_path: {tmp_path}/model\noutput_dir: {tmp_path}/out\n"
+    )
     return path
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
+    )
 
 
 def test_help_is_quick_and_imports_nothing_heavy():
@@ -73,6 +88,7 @@ def test_exit_codes_are_listed_from_the_error_tree():
     assert codes == [*range(14), 129, 130, 141, 143]
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_a_dry_run_says_where_each_value_came_from(config):
     done = poros_here(
         "train", str(config), "--dry-run", "--set", "lora_rank=4", POROS_LORA_ALPHA="8"
@@ -83,15 +99,43 @@ def test_a_dry_run_says_where_each_value_came_from(config):
     assert "lora_alpha: 8  (POROS_LORA_ALPHA)" in done.stdout
 
 
+@pytest.mark.usefixtures("no_torch")
+def test_a_dry_run_without_torch_looks_at_folder_model_and_rows(config, tmp_path):
+    lines = poros_here("train", str(config), "--dry-run").stdout.splitlines()
+    assert f"output: {tmp_path}/out, a new folder" in lines
+    assert any(line.startswith(f"model:  {tmp_path}/model: qwen2, certified") for line in lines)
+    assert f"data:   {tmp_path}/rows.jsonl: 3 rows, not tokenised" in "\n".join(lines)
+    assert lines[-1].startswith(f"{config} is valid")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_a_dry_run_tells_all_that_stands_in_the_way(config, tmp_path):
+    wrong = ["model_name_or_path=/no/model", "dataset=no.jsonl", "output_dir=/no/parent/out"]
+    settings = [word for each in wrong for word in ("--set", each)]
+    done = poros_here("train", str(config), "--dry-run", *settings)
+    codes = [line.split()[1] for line in done.stderr.splitlines()]
+    assert (done.returncode, codes) == (
+        7,
+        ["error[E-output]:", "error[E-model]:", "error[E-data]:"],
+    )
+    record = json.loads(poros_here("train", str(config), "--dry-run", "--json", *settings).stdout)
+    assert [problem["exit_code"] for problem in record["problems"]] == [7, 4, 3]
+
+
+@pytest.mark.usefixtures("no_torch")
 def test_a_dry_run_as_json(config):
     done = poros_here("train", str(config), "--dry-run", "--json", "--device", "cpu")
     checked = json.loads(done.stdout)
     assert checked["config"]["device"] == "cpu"
     assert checked["origins"]["device"] == "--device"
+    assert checked["looked_at"]["data"]["num_rows"] == 3
+    assert checked["problems"] == []
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_no_ui_is_the_same_command(config):
-    arguments = (str(config), "--dry-run", "--output-dir", "x")
+    arguments = (str(config), "--dry-run", "--set", "seed=4")
     with_ui_command = poros_here("--no-ui", *arguments, module="poros_tui")
     assert with_ui_command.stdout == poros_here("train", *arguments).stdout
     assert with_ui_command.returncode == 0

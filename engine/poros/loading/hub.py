@@ -41,6 +41,9 @@ from poros.hub_errors import (
 from poros.hub_names import FETCHED, parse_model
 from poros.loading.file_hashes import file_hashes, is_blob
 
+NO_WEIGHTS = tuple(pattern for pattern in FETCHED if "safetensors" not in pattern)
+"""What of a repository tells of tokenizer and config alone."""
+
 _PROGRESS_EVERY_S = 0.5
 # The HTTP client's own errors (a broken connection, a timeout) share this base; which client it
 # is depends on huggingface_hub's version.

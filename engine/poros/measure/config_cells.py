@@ -23,7 +23,7 @@ from poros.measure.plan import Cell
 from poros.measure.request import Request, refuse_uncertified
 from poros.memory_planner import choose
 from poros.memory_sizes import usable_bytes
-from poros.training.assembly import make_batches
+from poros.training.batching import make_batches
 from poros.training.inputs import read_inputs
 from poros.training.optimizer import learning_rate_at
 from poros.training.planning import fixed_plan, longest_rows, model_sizes, step_shape

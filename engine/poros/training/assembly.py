@@ -20,6 +20,7 @@ from poros.loading.phases import phase_events
 from poros.loading.text_part import TextPart
 from poros.memory_plan import MemoryPlan
 from poros.run_folder import RunFolder
+from poros.training.batching import num_total_steps
 from poros.training.checkpoint import (
     TrainerState,
     load_checkpoint,
@@ -65,28 +66,6 @@ class Surroundings:
     control: Control
     recorded: dict[str, Any]
     exact: bool
-
-
-def make_batches(config: PorosConfig, inputs: Inputs) -> StepBatches | GivenBatches:
-    """The training data in their order."""
-    if inputs.batches is not None:
-        return inputs.batches
-    return StepBatches(
-        inputs.train.samples,
-        batch_size=config.per_device_batch_size,
-        accumulation=config.gradient_accumulation_steps,
-        seed=config.seed,
-        packing=config.packing,
-        max_seq_length=config.max_seq_length,
-        pad_token_id=inputs.train.report.pad_token_id,
-    )
-
-
-def num_total_steps(config: PorosConfig, batches: StepBatches | GivenBatches) -> int:
-    """Optimizer steps of the whole run."""
-    if isinstance(batches, GivenBatches):
-        return batches.num_total_steps
-    return config.max_steps or config.num_epochs * batches.steps_per_epoch
 
 
 class Assembly:

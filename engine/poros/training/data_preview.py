@@ -10,8 +10,7 @@ from poros.data.load import load_data
 from poros.data.samples import IGNORED, Sample
 from poros.errors import PorosConfigError
 from poros.events import Event, Warned
-from poros.hub_names import FETCHED
-from poros.loading.hub import resolve_model
+from poros.loading.hub import NO_WEIGHTS, resolve_model
 from poros.model_config import read_config, text_config
 from poros.training.inputs import read_tokenizer
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from poros.data.tokens import Overlong, TrainOn
     from poros.rows import OnBadLine
-
-_NO_WEIGHTS = tuple(pattern for pattern in FETCHED if "safetensors" not in pattern)
 
 
 def preview(
@@ -61,7 +58,7 @@ def preview(
         if isinstance(event, Warned):
             warnings.append(event.message)
 
-    folder = resolve_model(model, hear, patterns=_NO_WEIGHTS)
+    folder = resolve_model(model, hear, patterns=NO_WEIGHTS)
     config, _ = text_config(read_config(folder), where=model)
     tokenizer = read_tokenizer(folder)
     prepared = load_data(

@@ -71,9 +71,7 @@ def read_inputs(
     opened = open_model(config, emit)
     source, spec = opened.source, opened.architecture
     hashing = Ahead(source.digest)  # gigabytes, while the data are read
-    refuse_too_long(config, source.config)
-    refuse_short_window(config, source.config)
-    refuse_recurrent_packing(config, spec, where=config.model_name_or_path)
+    refuse_settings(config, source.config, spec)
     tokenizer = read_tokenizer(opened.folder)
     reader = DataReader(config, tokenizer, source.config["vocab_size"], emit)
     given = given or Given()
@@ -106,18 +104,25 @@ def open_model(config: PorosConfig, emit: Emit) -> OpenedModel:
     folder = resolve_model(config.model_name_or_path, emit)
     source = open_source(folder, name=config.model_name_or_path)
     # Before the tokenizer is made: transformers looks into config.json for that, too.
-    spec = architecture_of(source.config, where=source.name, arch_check=config.blockwise_arch_check)
-    check_config(
-        source.config,
-        spec,
-        where=source.name,
-        trust_remote_code=config.trust_remote_code,
-    )
+    spec = accepted_architecture(config, source.config, where=source.name, emit=emit)
+    return OpenedModel(folder, source, spec)
+
+
+def accepted_architecture(
+    config: PorosConfig, model_config: dict[str, Any], *, where: str, emit: Emit
+) -> ArchSpec:
+    """The family's record, if Poros can train this model as a config wants it.
+
+    Raises:
+        PorosError: It can't.
+    """
+    spec = architecture_of(model_config, where=where, arch_check=config.blockwise_arch_check)
+    check_config(model_config, spec, where=where, trust_remote_code=config.trust_remote_code)
     check_transformers(spec)
-    is_prequantised(source.config, where=source.name)  # refuses GPTQ and its like
+    is_prequantised(model_config, where=where)  # refuses GPTQ and its like
     warn_unproved(spec, config.blockwise_arch_check, emit)
     refuse_attention(config, spec, where=config.model_name_or_path)
-    return OpenedModel(folder, source, spec)
+    return spec
 
 
 @dataclass(frozen=True)
@@ -230,6 +235,17 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             remediation="download the model again, with its tokenizer files",
         ) from error
     return tokenizer
+
+
+def refuse_settings(config: PorosConfig, model_config: dict[str, Any], spec: ArchSpec) -> None:
+    """Refuse settings that don't go with the model.
+
+    Raises:
+        PorosConfigError: Says which, and why.
+    """
+    refuse_too_long(config, model_config)
+    refuse_short_window(config, model_config)
+    refuse_recurrent_packing(config, spec, where=config.model_name_or_path)
 
 
 def refuse_too_long(config: PorosConfig, model_config: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ from poros.loading.phases import phase_events
 from poros.run_folder import RunFolder
 from poros.streaming.block_manager import BlockManager
 from poros.training.ahead import Ahead, start_device
-from poros.training.assembly import Assembly, Surroundings, make_batches, num_total_steps
+from poros.training.assembly import Assembly, Surroundings
+from poros.training.batching import make_batches, num_total_steps, warmup_warning
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import Given, Inputs, choose_device, read_inputs
 from poros.training.resume import ResumePoint, finished_before, set_aside_newer
@@ -137,15 +138,8 @@ class Work:
                 versions=versions(),
             )
         )
-        if config.warmup_steps >= total_steps:
-            self.emit(
-                Warned(
-                    code="W-warmup",
-                    message=f"warmup_steps {config.warmup_steps} is not less than the run's"
-                    f" {total_steps} steps: the learning rate never gets to its height; set"
-                    f" warmup_steps: {total_steps // 10}",
-                )
-            )
+        if (warning := warmup_warning(config, total_steps)) is not None:
+            self.emit(warning)
 
     def _compared(self, inputs: Inputs, total_steps: int) -> tuple[dict[str, Any], bool]:
         """What the run depends on, and whether it would go on bit for bit.
