@@ -128,7 +128,7 @@ def need_rows(
     disk = between(found.disk_tier_bytes, HOST_BAND)
     card = found.smallest_card_gb
     rows = [
-        ("smallest card", f"{card} GB" if card else "none that is sold"),
+        ("smallest card", f"{card} GB, with vram_budget: min" if card else "none that is sold"),
         ("host memory", f"{host}; {disk} with host_tier: disk"),
         ("disk", _disk(found, download_bytes)),
     ]

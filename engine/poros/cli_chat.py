@@ -50,7 +50,7 @@ _OPTIONS = (
     click.option(
         "--quantization",
         type=click.Choice(["nf4", "bf16", "fp16"]),
-        help="Of the base; as in the run, or nf4.",
+        help="Of the base; as in the run, or nf4; a whole model's as it is.",
     ),
     click.option(
         "--vram-budget",

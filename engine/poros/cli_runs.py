@@ -55,7 +55,7 @@ def show_command(run: str, *, as_json: bool) -> int:
         print_json({**record, **losses, "settings": settings_of(found)})
         return 0
     for name, value in record.items():
-        if value not in (None, "", {}):
+        if value not in (None, "", {}) and (value or not name.endswith("_bytes")):
             click.echo(f"{name:>18}  {_told(name, value)}")
     return 0
 

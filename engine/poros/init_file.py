@@ -23,6 +23,8 @@ _COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")
 _MOST_COUNTED_BYTES = 10**8
 _USUAL_WARMUP = 100
 """The default of warmup_steps."""
+_FEWEST_STEPS, _MOST_EPOCHS = 20, 10
+"""A handful of rows is seen more than once: a step or two would change nothing that shows."""
 _FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -87,7 +89,7 @@ def size_for(sizes: ModelSizes | None, card_bytes: int | None) -> Sized:
 
 
 def schedule_for(data: str) -> Sized:
-    """A warm-up that a small file leaves room for; nothing for other data.
+    """A warm-up that a small file leaves room for, and how often it is seen; else nothing.
 
     Raises:
         PorosDataError: The file has no row, or lines that can't be read.
@@ -101,12 +103,17 @@ def schedule_for(data: str) -> Sized:
         raise PorosDataError(
             "no rows", where=escape_control(data), remediation="give a file with rows in it"
         )
-    num_steps = -(-num_rows // _SAMPLES)
+    per_epoch = -(-num_rows // _SAMPLES)
+    num_epochs = min(-(-_FEWEST_STEPS // per_epoch), _MOST_EPOCHS)
+    num_steps = num_epochs * per_epoch
     if num_steps >= 10 * _USUAL_WARMUP:
         return Sized({}, [])
     warmup = num_steps // 10
-    told = f"{num_rows} rows are {num_steps} optimizer steps, {warmup} of them warm up"
-    return Sized({"warmup_steps": warmup}, [f"{told}; num_epochs says how often they are seen"])
+    rows = "1 row, seen" if num_rows == 1 else f"{num_rows} rows, each seen"
+    often = "once" if num_epochs == 1 else f"{num_epochs} times (num_epochs)"
+    steps = f"{num_steps} optimizer step{'s' * (num_steps > 1)}"
+    settings = {"warmup_steps": warmup} | ({"num_epochs": num_epochs} if num_epochs > 1 else {})
+    return Sized(settings, [f"{rows} {often}, are {steps}, {warmup} of them to warm up"])
 
 
 def check_data(data: str) -> None:

@@ -113,6 +113,8 @@ class LinePrinter:
             case events.StepFinished():
                 self._show_step(event)
             case events.PhaseStarted():
+                if event.phase == "train":  # what came before says nothing of a step's time
+                    self._started_s = time.monotonic()
                 self._redraw(f"{event.phase} ...", due=self._redraws)
             case events.PhaseProgressed():
                 self._show_progress(event)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poros import runs
+from poros.home_paths import with_tilde
 from poros.report_charts import Chart, Line, by_step, smoothed
 from poros.report_facts import Facts, number
 from poros.run_end import duration
@@ -83,18 +84,18 @@ def view_of(facts: Facts) -> View:
     model, data = (str(facts.identity.get(key) or "?") for key in ("model", "dataset"))
     view = View(
         title=f"{_short(model)} on {_short(data)}",
-        folder=str(facts.known.path),
+        folder=with_tilde(str(facts.known.path)),
         state=facts.state,
-        lead=lead(facts),
+        lead=with_tilde(lead(facts)),
         when=_when(facts.story.started_s, facts.story.last_s),
         tiles=_tiles(facts),
-        notes=notes(facts),
+        notes=[with_tilde(note) for note in notes(facts)],
         charts=[chart for chart in _charts(facts) if chart.values],
         samples=_samples(facts),
         memory={place: _bars(groups) for place, groups in facts.memory.items() if groups},
-        tables=[(title, rows) for title, rows in _tables(facts, model, data) if rows],
+        tables=[(title, _shared(rows)) for title, rows in _tables(facts, model, data) if rows],
         config=[
-            (group, [(key, _setting(value)) for key, value in values.items()])
+            (group, _shared([(key, _setting(value)) for key, value in values.items()]))
             for group, values in facts.groups.items()
         ],
     )
@@ -334,6 +335,11 @@ def _known_s(value: object) -> str:
     return f"{seconds:.3g} s a step" if seconds else ""
 
 
+def _shared(rows: ROWS) -> ROWS:
+    """Rows for a file that is sent to others."""
+    return [(name, with_tilde(value)) for name, value in rows]
+
+
 def _setting(value: object) -> str:
     if value is None:
         return "-"
@@ -347,7 +353,10 @@ def _when(started_s: float, last_s: float) -> str:
         )
     except (ValueError, OverflowError, OSError):
         return ""
-    return f"{start} to {end[11:] if end[:10] == start[:10] else end}" if started_s else ""
+    if not started_s:
+        return ""
+    zone = time.strftime("%z", time.localtime(last_s))
+    return f"{start} to {end[11:] if end[:10] == start[:10] else end} (UTC{zone[:3]}:{zone[3:]})"
 
 
 def _short(name: str) -> str:

@@ -109,7 +109,13 @@ def test_a_small_file_gets_a_warm_up_that_fits(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n' * 201)
     assert schedule_for(str(path)).settings == {"warmup_steps": 2}
-    assert "201 rows are 26 optimizer steps, 2 of them" in schedule_for(str(path)).notes[0]
+    assert schedule_for(str(path)).notes == [
+        "201 rows, each seen once, are 26 optimizer steps, 2 of them to warm up"
+    ]
+    path.write_text('{"text": "a"}\n' * 40)
+    assert schedule_for(str(path)).settings == {"warmup_steps": 2, "num_epochs": 4}
+    path.write_text('{"text": "a"}\n')
+    assert schedule_for(str(path)).settings == {"warmup_steps": 1, "num_epochs": 10}
     path.write_text('{"text": "a"}\n' * 8000)
     assert schedule_for(str(path)).settings == {}
     assert schedule_for("owner/name").settings == {}

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from poros import events, run_registry
 from poros.cli import cli
 from poros.cli_guard import Guard
+from poros.home_paths import with_tilde
 from poros.report_facts import read_facts
 from poros.report_view import view_of
 from poros.run_folder import holding
@@ -67,6 +69,33 @@ def report(folder, *words) -> Page:
 def notes_of(folder) -> str:
     view = view_of(read_facts(str(folder)))
     return " ".join([view.lead, *view.notes])
+
+
+def test_what_is_sent_to_others_names_no_home_and_its_times_their_zone(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    make(tmp_path / "a", dataset=str(tmp_path / "data.jsonl"))
+    try:
+        page = report(tmp_path / "a")
+        assert poros("report", tmp_path / "a", "--md") == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    texts = [" ".join(page.text), (tmp_path / "a" / "report.md").read_text()]
+    for text in texts:
+        assert str(tmp_path) not in text
+        assert "~/data.jsonl" in text.replace("\\", "")
+        assert "(UTC+05:30)" in text
+
+
+def test_a_home_is_only_told_from_whole_names(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert with_tilde("in /home/ann/x and '/home/ann'") == "in ~/x and '~'"
+    for other in ("/home/anna/x", "/mnt/home/ann/x", "/home/ann.old", "sub-/home/ann"):
+        assert with_tilde(other) == other
+    monkeypatch.setenv("HOME", "/")
+    assert with_tilde("/a") == "/a"
 
 
 def test_a_finished_run_has_its_curves_tiles_and_config(tmp_path, capsys):

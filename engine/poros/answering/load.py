@@ -19,6 +19,7 @@ from poros.events import Event, Warned
 from poros.loading.base_model import BaseModel
 from poros.loading.hub import base_of
 from poros.memory_plan import MemoryPlan, evenly_spaced, memory_plan
+from poros.model_config import read_config
 from poros.training.inputs import choose_device, open_model, read_tokenizer
 from poros.training.streamed_model import load_configured, stream_model
 
@@ -126,6 +127,8 @@ def _settings(
             own = {key: values[key] for key in _OF_THE_RUN if key in values}
         except (PorosError, OSError):
             own = {}
+    if quantization is None and found.whole:
+        quantization = _as_stored(found.path)
     if quantization is not None and quantization != own.get("quantization"):
         own = {"quantization": quantization, **_without(own, "quantization", "torch_dtype")}
     if vram_budget not in ("auto", "min"):
@@ -133,6 +136,16 @@ def _settings(
     else:
         own["vram_budget"] = vram_budget
     return PorosConfig(model_name_or_path=base, device=device, **own)
+
+
+def _as_stored(folder: Path) -> str:
+    """The precision of a whole model, which was not trained to be quantised."""
+    config = read_config(folder)
+    if config.get("quantization_config"):
+        return "nf4"
+    text = config.get("text_config")
+    stored = [part.get("dtype") or part.get("torch_dtype") for part in (config, text) if part]
+    return "fp16" if "float16" in stored else "bf16"
 
 
 def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:

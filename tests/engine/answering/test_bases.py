@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from poros.adapter_files import find_adapter
 from poros.answering.generate import prompt_ids, question
-from poros.answering.load import load_speaker
+from poros.answering.load import _settings, load_speaker
 from poros.answering.speaker import Sampling
 from poros.errors import PorosHubError, PorosModelError
 from tests.engine.command_line import poros_here
@@ -42,6 +43,22 @@ def test_a_whole_model_answers_as_an_adapter_s_base_does_alone(base: Path, adapt
     ids, short = prompt_ids(whole, question("Who are you?", None)), Sampling(max_new_tokens=6)
     assert whole.answer(ids, short) == both.answer(ids, short, adapted=False)
     assert whole.answer(ids, short) != both.answer(ids, short)
+
+
+def test_a_whole_model_is_asked_in_its_own_precision(base: Path, tmp_path: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for change, expected in (
+        ({"dtype": "bfloat16"}, "bf16"),
+        ({"dtype": "float16"}, "fp16"),
+        ({"dtype": "float32"}, "bf16"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "nf4"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change))
+        found = find_adapter(str(folder), whole_models=True)
+        assert _settings(found, str(folder), "cpu", None, "auto").quantization == expected
+        assert _settings(found, str(folder), "cpu", "nf4", "auto").quantization == "nf4"
 
 
 def test_a_whole_model_has_nothing_to_compare_and_can_t_be_merged(base: Path) -> None:
