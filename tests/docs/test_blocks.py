@@ -160,7 +160,8 @@ def test_an_example_config_is_valid_and_was_measured_below_its_card(config, here
     folder = text.partition("docs/validation/")[2].split()[0].rstrip(".,;")
     record = json.loads((ROOT / "docs" / "validation" / folder / "gate.json").read_text())
     values = YAML(typ="safe").load(text)
-    assert values["vram_budget"] == "min"
+    # What was measured is the least; a card with room for more may keep blocks.
+    assert values["vram_budget"] == "min" or "had vram_budget: min" in text
     needed = most_process_bytes(record)
     told = f"{needed / 1e9:.2f}"
     table = (ROOT / "docs" / "consumer-gpus.md").read_text().splitlines()
