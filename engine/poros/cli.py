@@ -164,7 +164,7 @@ def report_command(run: str, **options: Any) -> int:
 def leaderboard_command(folders: tuple[Path, ...], **options: Any) -> int:
     """Stock and streamed runs side by side: memory, time, and whether the bytes are equal.
 
-    FOLDERS have artifacts of `poros parity -o`; without any, those that ship with Poros are shown.
+    FOLDERS have artifacts of `poros parity -o`, or runs; without any, what ships is shown.
     """
     return leaderboard(folders, **options)
 

@@ -183,7 +183,7 @@ def _before_libraries() -> None:
 def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context else name
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".?")
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
 
 

@@ -11,11 +11,11 @@ import click
 from poros.cli_answers import print_json, safe
 
 if TYPE_CHECKING:
-    from poros.leaderboard import Row
+    from poros.leaderboard_row import Row
 
 _LEGEND = """\
-equal: so many tensors of the run have the stock run's bytes. card: the whole process on it.
-Figures are the highest of an artifact's cells. GB are 1e9 bytes."""
+equal: so many tensors of the run have the stock run's bytes; uncompared: a run by itself.
+card: the whole process on it. Figures are the highest of an artifact's cells. GB are 1e9 bytes."""
 _SHIPPED = "Shipped runs: random weights in the models' real shapes; commands in docs/validation."
 _TITLES = ("peak GB", "reserved", "card GB", "cap GB", "host GB", "s/step", "tokens/s")
 _WIDTHS = (8, 9, 8, 7, 8, 7, 9)

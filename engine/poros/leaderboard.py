@@ -1,8 +1,9 @@
 """Methods side by side: memory, time and proof of the gate's runs, from their artifacts.
 
-An artifact is a folder with the `gate.json` of `poros parity -o`. Those that ship with Poros are in
-leaderboard.json, made from docs/validation by tests/layout/leaderboard.py. Each gives two rows, the
-stock run and Poros', of the highest memory over its cells; one that measured nothing gives none.
+An artifact is a folder with the `gate.json` of `poros parity -o`, or that of a run. Those that ship
+with Poros are in leaderboard.json, made from docs/validation by tests/layout/leaderboard.py. Each
+record of the gate gives two rows, the stock run and Poros', of the highest memory over its cells;
+one that measured nothing gives none.
 """
 
 from __future__ import annotations
@@ -10,77 +11,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, escape_control
+from poros.leaderboard_row import (
+    DIFFERS,
+    EQUAL,
+    ON_HOST,
+    STOCK,
+    UNPROVED,
+    Row,
+    stack,
+    streamed_method,
+    whole,
+)
+from poros.leaderboard_runs import run_rows
 from poros.report_facts import number
+from poros.run_folder import read_run
 
 CLAIMS = ("B-fwd", "B-bwd", "D")
-STOCK, EQUAL, DIFFERS, UNPROVED = "reference", "equal", "differs", "unproved"
 
 _FILE = "leaderboard.json"
+_RECORD = "gate.json"
 _MAX_BYTES = 64_000_000
-_ON_HOST = ("head", "embeddings", "moments", "adapters", "boundaries")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One method in one artifact.
-
-    Attributes:
-        model: The shape's or the model's name.
-        num_layers: None: all of them.
-        seq_len: Tokens of a row; None: not recorded.
-        batch_size: Rows of a micro-batch.
-        accumulation: Micro-batches of a step.
-        device: The card's name.
-        method: In words.
-        num_cells: Settings that were run; the figures are the highest of them.
-        step_s: Median of the timed steps, None: not timed.
-        peak_bytes: Of the allocator; `reserved_bytes` too.
-        process_bytes: What the whole process took of the card.
-        host_bytes: Resident set, at most.
-        cap_bytes: The hard limit that the allocator had.
-        verdict: ``reference``, ``equal``, ``differs`` or ``unproved``.
-        num_compared: Tensors compared by their bytes.
-        stack: Versions.
-        artifact: Its folder's name.
-    """
-
-    model: str
-    num_layers: int | None
-    seq_len: int | None
-    batch_size: int
-    accumulation: int
-    device: str
-    method: str
-    num_cells: int
-    num_steps: int
-    step_s: float | None
-    peak_bytes: int | None
-    reserved_bytes: int | None
-    process_bytes: int | None
-    host_bytes: int | None
-    cap_bytes: int | None
-    verdict: str
-    num_compared: int
-    stack: str
-    artifact: str
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Of full rows."""
-        if not self.step_s or self.seq_len is None:
-            return None
-        return self.seq_len * self.batch_size * self.accumulation / self.step_s
-
-    @property
-    def setting(self) -> tuple[Any, ...]:
-        """What must be the same for two methods to stand side by side."""
-        return (self.model, self.num_layers, self.seq_len, self.batch_size, self.accumulation,
-                self.device)  # fmt: skip
 
 
 def shipped_rows() -> list[Row]:
@@ -93,7 +48,7 @@ def local_rows(folders: Iterable[Path]) -> tuple[list[Row], list[str]]:
     """The rows of all artifacts in folders, and what to say of those that have none.
 
     Args:
-        folders: Each has a gate.json, or folders that have one.
+        folders: Each has a gate.json, or is a run's, or has such folders in it.
 
     Raises:
         PorosConfigError: A folder is not there, or has no artifact at all.
@@ -101,19 +56,28 @@ def local_rows(folders: Iterable[Path]) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     remarks: list[str] = []
     for folder in folders:
-        paths = [path for path in (folder / "gate.json", *sorted(folder.glob("*/gate.json")))
-                 if path.is_file()]  # fmt: skip
-        if not paths:
+        here = _artifacts(folder)
+        if not here:
             raise PorosConfigError(
-                "no gate.json in it or in its folders" if folder.is_dir() else "no such folder",
+                "no gate.json and no run, in it or in its folders"
+                if folder.is_dir()
+                else "no such folder",
                 where=escape_control(str(folder)),
-                remediation="poros parity -o FOLDER writes one",
+                remediation="poros parity -o FOLDER writes the one, poros train the other",
             )
-        for path in paths:
-            found, remark = _read(path)
+        for path in here:
+            found, remark = _read(path) if path.name == _RECORD else run_rows(path)
             rows += found
             remarks += [f"{path}: {remark}"] if remark else []
     return rows, remarks
+
+
+def _artifacts(folder: Path) -> list[Path]:
+    """Records of the gate and folders of runs: the folder itself, and those directly in it."""
+    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    places = [folder, *inside]
+    records = [path / _RECORD for path in places if (path / _RECORD).is_file()]
+    return records + [path for path in places if read_run(path) is not None]
 
 
 def grouped(rows: Iterable[Row]) -> list[list[Row]]:
@@ -143,7 +107,9 @@ def rows_of(record: Mapping[str, Any], artifact: str) -> list[Row]:
 
 def as_record(row: Row) -> dict[str, Any]:
     """The row in plain values, for JSON."""
-    return asdict(row) | {"tokens_per_s": row.tokens_per_s and round(row.tokens_per_s, 1)}
+    told = asdict(row) | {"tokens_per_s": row.tokens_per_s and round(row.tokens_per_s, 1)}
+    del told["told_tokens_per_s"]
+    return told
 
 
 def _read(path: Path) -> tuple[list[Row], str]:
@@ -171,17 +137,17 @@ def _row(
     # One setting's time says nothing of another's.
     step_s = number(measured[0].get("median_step_s")) if len(measured) == 1 else None
     verdict, num_compared = _judged(record, measured) if streamed else (STOCK, 0)
-    cap_bytes = _whole(request.get("cap_bytes"))
+    cap_bytes = whole(request.get("cap_bytes"))
     return Row(
         model=str(request.get("model") or first["name"]),
-        num_layers=_whole(request.get("num_layers")),
-        seq_len=_whole(request.get("seq_len")),
-        batch_size=_whole(request.get("batch_size")) or 1,
-        accumulation=_whole(first["accumulation"]) or 1,
+        num_layers=whole(request.get("num_layers")),
+        seq_len=whole(request.get("seq_len")),
+        batch_size=whole(request.get("batch_size")) or 1,
+        accumulation=whole(first["accumulation"]) or 1,
         device=str(record["environment"].get("gpu") or record["device"]),
         method=_streamed_method(first, measured) if streamed else _stock_method(first),
         num_cells=len(cells),
-        num_steps=_whole(first["num_steps"]) or 0,
+        num_steps=whole(first["num_steps"]) or 0,
         step_s=step_s,
         peak_bytes=_highest(measured, "peak_allocated_bytes"),
         reserved_bytes=_highest(measured, "peak_reserved_bytes"),
@@ -190,14 +156,14 @@ def _row(
         cap_bytes=cap_bytes if streamed else None,
         verdict=verdict,
         num_compared=num_compared,
-        stack=_stack(record["environment"]["packages"]),
+        stack=stack(record["environment"]["packages"]),
         artifact=artifact,
     )
 
 
 def _judged(record: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
     about = [verdict for verdict in record["verdicts"] if verdict["claim"] in CLAIMS]
-    num_compared = sum(_whole(verdict["num_compared"]) or 0 for verdict in about)
+    num_compared = sum(whole(verdict["num_compared"]) or 0 for verdict in about)
     if any(verdict["word"] == "FAIL" for verdict in about):
         return DIFFERS, num_compared
     judged = {(verdict["cell"], verdict["claim"]) for verdict in about if _passes(verdict)}
@@ -208,7 +174,7 @@ def _judged(record: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) ->
 
 
 def _passes(verdict: Mapping[str, Any]) -> bool:
-    compared = _whole(verdict["num_compared"])
+    compared = whole(verdict["num_compared"])
     return verdict["word"] == "PASS" and compared == verdict["num_expected"] and bool(compared)
 
 
@@ -217,38 +183,18 @@ def _stock_method(cell: Mapping[str, Any]) -> str:
 
 
 def _streamed_method(cell: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> str:
-    on_host = [name for name in _ON_HOST if cell.get(f"{name}_on_host")]
-    stay = len(cell.get("resident") or ())
+    on_host = [name for name in ON_HOST if cell.get(f"{name}_on_host")]
     from_disk = any(row.get("host_tier") == "disk" for row in measured)
-    words = ["Poros"]
-    if set(_ON_HOST[:4]) <= set(on_host):
-        words.append("all on the host")
-    elif on_host:
-        words.append(f"{', '.join(on_host)} on the host")
-    if stay:
-        words.append(f"{stay} blocks resident")
-    if from_disk:
-        words.append("blocks on disk")
-    return ", ".join(words)
+    return streamed_method(on_host, len(cell.get("resident") or ()), from_disk=from_disk)
 
 
 def _highest(measured: Sequence[Mapping[str, Any]], *names: str) -> int | None:
     """The first of the names that was measured at all."""
     for name in names:
-        found = [value for row in measured if (value := _whole(row.get(name)))]
+        found = [value for row in measured if (value := whole(row.get(name)))]
         if found:
             return max(found)
     return None
-
-
-def _whole(value: object) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)
-
-
-def _stack(packages: Mapping[str, Any]) -> str:
-    names = ("torch", "transformers", "peft", "bitsandbytes")
-    return ", ".join(f"{name} {packages[name]}" for name in names if name in packages)
 
 
 def _by_memory(row: Row) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from poros.cli import cli
 from poros.cli_guard import Guard
 from poros.leaderboard import grouped, local_rows, rows_of, shipped_rows
 from tests.engine.processor_time import processor_s
+from tests.engine.test_runs import make
 
 ROOT = Path(__file__).parents[2]
 GOOD = json.loads((ROOT / "docs/validation/h200-qwen2.5-7b/gate.json").read_text())
@@ -182,3 +183,29 @@ def test_it_starts_soon_and_without_anything_heavy(tmp_path, words):
         durations_s.append(processor_s() - started_s)
         assert done.stderr.splitlines()[-1] == "[]"
     assert min(durations_s) < 0.5
+
+
+def test_a_run_s_own_folder_is_a_row_that_is_compared_with_nothing(tmp_path, capsys):
+    settings = {"max_seq_length": 64, "gradient_accumulation_steps": 2, "vram_budget": 6.0}
+    (tmp_path / "runs").mkdir()
+    make(tmp_path / "runs" / "a", **settings)
+    artifact(tmp_path / "runs" / "gate")
+    assert poros("leaderboard", tmp_path / "runs", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    [row] = [row for row in rows if row["artifact"] == "a"]
+    assert len(rows) == 3
+    assert (row["verdict"], row["num_compared"], row["num_steps"]) == ("uncompared", 0, 3)
+    assert (row["model"], row["seq_len"], row["accumulation"]) == ("m", 64, 2)
+    # Of the tokens that there were, not of full rows.
+    assert (row["step_s"], row["tokens_per_s"]) == (0.5, 20.0)
+    assert row["cap_bytes"] == 6_000_000_000
+    assert poros("leaderboard", tmp_path / "runs" / "a") == 0
+    assert "uncompared" in capsys.readouterr().out
+
+
+def test_a_run_without_a_step_is_left_out_with_its_reason(tmp_path, capsys):
+    make(tmp_path / "a", losses=())
+    assert poros("leaderboard", tmp_path / "a") == 0
+    told = capsys.readouterr()
+    assert "no step was made" in told.err
+    assert told.out == "Nothing to compare.\n"

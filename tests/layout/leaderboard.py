@@ -14,7 +14,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [] if str(ROOT / "engine") in sys.path else [str(ROOT / "engine")]
 
-from poros.leaderboard import Row, as_record, rows_of  # noqa: E402 - the path comes first
+from poros.leaderboard import as_record, rows_of  # noqa: E402 - the path comes first
+from poros.leaderboard_row import Row  # noqa: E402
 
 VALIDATION = ROOT / "docs" / "validation"
 JSON = ROOT / "engine" / "poros" / "leaderboard.json"
