@@ -113,9 +113,7 @@ class LinePrinter:
             case events.StepFinished():
                 self._show_step(event)
             case events.PhaseStarted():
-                if event.phase == "train":  # what came before says nothing of a step's time
-                    self._started_s = time.monotonic()
-                self._redraw(f"{event.phase} ...", due=self._redraws)
+                self._begin_phase(event.phase)
             case events.PhaseProgressed():
                 self._show_progress(event)
             case events.PhaseFinished() if event.duration_s >= 1:
@@ -144,6 +142,11 @@ class LinePrinter:
             f"{_plain(event.model)} on {event.device}: {event.total_steps} steps{resumed},"
             f" run folder {_plain(event.output_dir)}"
         )
+
+    def _begin_phase(self, phase: str) -> None:
+        if phase == "train":  # what came before says nothing of a step's time
+            self._started_s = time.monotonic()
+        self._redraw(f"{phase} ...", due=self._redraws)
 
     def _show_step(self, event: events.StepFinished) -> None:
         num_done = event.step - self._first_step

@@ -139,7 +139,7 @@ def test_what_is_no_artifact_is_named_and_left_out(tmp_path, text, remark):
 
 def test_a_folder_without_artifacts_is_one_line(tmp_path, capsys):
     assert poros("leaderboard", tmp_path) == 2
-    assert "no gate.json in it" in capsys.readouterr().err
+    assert "no gate.json and no run, in it" in capsys.readouterr().err
     assert poros("leaderboard", tmp_path / "nowhere") == 2
     assert "no such folder" in capsys.readouterr().err
 
