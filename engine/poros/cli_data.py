@@ -23,12 +23,14 @@ _NUM_BARS = 8
 _BAR_WIDTH = 30
 _MOST_LINES = 8
 _MOST_CHARACTERS = 2000
+_MOST_ROWS = 3
+_ROW_CHARACTERS = 300
 _LENGTH = click.IntRange(min=1)
 
 
 @click.command("data")
 @click.argument("data")
-@click.option("-m", "--model", required=True, help="Folder or name: its tokenizer and template.")
+@click.option("-m", "--model", help="Folder or name: its tokenizer and template.")
 @click.option("--split", default="train", show_default=True, help="Of a data set of the Hub.")
 @click.option("--max-seq-length", "--seq-len", type=_LENGTH, default=2048, show_default=True)
 @click.option(
@@ -41,12 +43,18 @@ _LENGTH = click.IntRange(min=1)
 @click.option("--on-bad-line", type=click.Choice(["error", "skip"]), default="error")
 @click.option("--line", type=click.IntRange(min=1), help="Row of the sample that is shown.")
 @as_json_option
-def data(data: str, model: str, *, as_json: bool, **options: Any) -> int:
+def data(data: str, model: str | None, *, as_json: bool, **options: Any) -> int:
     """Show how DATA is read: its shape, a sample with what is trained marked, and what is lost.
 
     DATA is a file, a data set's name on the Hub, or synthetic[:n]. Of the model only tokenizer and
-    config are fetched.
+    config are fetched. Without a model a file's rows are shown as they stand; that needs no torch.
     """
+    if model is None:
+        from poros.data_raw import raw_rows
+
+        found = raw_rows(data, on_bad_line=options["on_bad_line"])
+        print_json(found) if as_json else _show_raw(found)
+        return 0
     show = print_json if as_json else _show
     return call_engine("poros.training.data_preview", "preview", data, model, show, **options)
 
@@ -57,6 +65,42 @@ def _show(found: dict[str, Any]) -> None:
     click.echo(f"    sample  row {found['sample']['line']}; what is trained stands in « »:")
     click.echo()
     click.echo(marked(found["sample"]["pieces"]))
+
+
+def _show_raw(found: dict[str, Any]) -> None:
+    for name, value in raw_lines(found):
+        click.echo(f"{name:>10}  {safe(value)}")
+    for row in found["rows"][:_MOST_ROWS]:
+        click.echo(f"\n{'row':>10}  {row['line']}")
+        shown = [(turn["role"], turn["text"]) for turn in row["turns"] or ()]
+        for name, value in shown or row["fields"].items():
+            click.echo(f"{safe(name)[:10]:>10}  {_short(value)}")
+
+
+def raw_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is told above raw rows.
+
+    Args:
+        found: The record of `data_raw.raw_rows`.
+    """
+    shape = found["shape"]
+    at_least = "at least " * found["is_cut"]
+    told = [
+        ("data", found["data"]),
+        ("shape", f"{shape}: {MAPPINGS.get(shape, '')}" if shape else "none that is known"),
+        ("rows", f"{at_least}{found['num_rows']:,}"),
+        ("keys", ", ".join(f"{k['name']} ({' or '.join(k['kinds'])})" for k in found["keys"])),
+        ("duplicates", _duplicates(found["duplicates"])),
+    ]
+    if found["problem"]:
+        told.append(("problem", found["problem"]))
+    told += [("left out", line) for line in found["bad_lines"][:_MOST_LINES]]
+    return [*told, ("", "name a model (--model) to see tokens and what is trained")]
+
+
+def _short(text: str) -> str:
+    told = safe(text)
+    return told if len(told) <= _ROW_CHARACTERS else f"{told[:_ROW_CHARACTERS]}..."
 
 
 def lines(found: dict[str, Any]) -> list[tuple[str, str]]:

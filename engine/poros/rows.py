@@ -87,7 +87,15 @@ def read_rows(
     Raises:
         PorosDataError: The file, or a line of it, can't be read.
     """
-    bad_lines = BadLines(on_bad_line) if bad_lines is None else bad_lines
+    return list(iterate_rows(path, BadLines(on_bad_line) if bad_lines is None else bad_lines))
+
+
+def iterate_rows(path: Path, bad_lines: BadLines) -> Iterator[Row]:
+    """The same one after another, for who wants the first ones only.
+
+    Raises:
+        PorosDataError: The file, or a line of it, can't be read.
+    """
     check_is_file(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -97,7 +105,7 @@ def read_rows(
             remediation=f"use one of {', '.join(_READERS)}, .parquet",
         )
     try:
-        return list(reader(path, bad_lines))
+        yield from reader(path, bad_lines)
     except OSError as error:
         raise PorosDataError(
             f"can't read the file ({error.strerror})",

@@ -1,0 +1,138 @@
+"""Rows of a data file as they stand, and the shape they would be read as; needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from poros.errors import PorosConfigError, PorosDataError, PorosError
+from poros.row_shapes import RowShape, detect_shape, to_messages, to_text
+from poros.rows import BadLines, OnBadLine, Row, iterate_rows, type_name
+
+MOST_ROWS = 20_000
+"""Rows that are looked at."""
+SHOWN_ROWS = 20
+"""Rows that are shown."""
+MOST_CHARACTERS = 4000
+"""Of a value that is shown."""
+
+_INSTALL = 'pip install "poros-tui[train]"'
+
+
+def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
+    """What a file holds.
+
+    Args:
+        data: A ``.jsonl``, ``.ndjson``, ``.json`` or ``.csv`` file.
+        on_bad_line: Whether a bad line ends the reading or is left out.
+
+    Returns:
+        A record for JSON. ``shape`` is None where the keys fit none, ``problem`` then says why;
+        ``num_unfit`` rows differ from the shape; ``rows`` are the first ones, each with its
+        ``fields`` and, if it has the shape, its ``turns`` as role and text.
+
+    Raises:
+        PorosConfigError: It is a kind of data that only the train extra reads.
+        PorosDataError: The file, or a line of it, can't be read.
+    """
+    path = Path(data).expanduser()
+    _refuse_others(data, path)
+    bad_lines = BadLines(on_bad_line)
+    rows = list(islice(iterate_rows(path, bad_lines), MOST_ROWS + 1))
+    is_cut, rows = len(rows) > MOST_ROWS, rows[:MOST_ROWS]
+    if not rows:
+        raise PorosDataError("no rows", where=data, remediation="write one example a line")
+    shape, problem = _shape(rows)
+    unfit = [error for row in rows if shape and (error := _unfit(row, shape))]
+    return {
+        "data": data,
+        "raw": True,
+        "num_bytes": path.stat().st_size,
+        "num_rows": len(rows),
+        "is_cut": is_cut,
+        "shape": shape.name if shape else None,
+        "problem": problem or (str(unfit[0]) if unfit else None),
+        "num_unfit": len(unfit),
+        "bad_lines": [str(error) for error in bad_lines.found],
+        "keys": _keys(rows),
+        "duplicates": _duplicates(rows),
+        "rows": [_shown(row, shape) for row in rows[:SHOWN_ROWS]],
+    }
+
+
+def _refuse_others(data: str, path: Path) -> None:
+    if path.suffix.lower() == ".parquet" or not (path.exists() or _looks_like_a_file(data)):
+        what = "Parquet files" if path.suffix.lower() == ".parquet" else "data sets of the Hub"
+        raise PorosConfigError(
+            f"{what} are read by the train extra",
+            where=f"data {data}",
+            remediation=f"{_INSTALL}, and name a model: --model",
+        )
+
+
+def _looks_like_a_file(data: str) -> bool:
+    return data.startswith(("/", ".", "~")) or Path(data).suffix in (".jsonl", ".json", ".csv")
+
+
+def _shape(rows: Sequence[Row]) -> tuple[RowShape | None, str]:
+    try:
+        return detect_shape(rows), ""
+    except PorosDataError as error:
+        return None, str(error)
+
+
+def _unfit(row: Row, shape: RowShape) -> PorosError | None:
+    try:
+        _turns(row, shape)
+    except PorosDataError as error:
+        return error
+    return None
+
+
+def _turns(row: Row, shape: RowShape) -> list[dict[str, str]]:
+    if not shape.is_conversation:
+        return [{"role": "", "text": to_text(row, shape)}]
+    return [{"role": turn["role"], "text": turn["content"]} for turn in to_messages(row, shape)]
+
+
+def _keys(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each key with the kinds of its values and the number of rows that have it."""
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        for key, value in row.fields.items():
+            found.setdefault(key, Counter())[type_name(value)] += 1
+    return [
+        {"name": name, "kinds": list(kinds), "num_rows": kinds.total()}
+        for name, kinds in found.items()
+    ]
+
+
+def _duplicates(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """The line of each row that is another's copy, and that other's."""
+    seen: dict[str, int] = {}
+    found = []
+    for row in rows:
+        first = seen.setdefault(json.dumps(row.fields, sort_keys=True), row.line)
+        if first != row.line:
+            found.append((row.line, first))
+    return found
+
+
+def _shown(row: Row, shape: RowShape | None) -> dict[str, Any]:
+    try:
+        turns = _turns(row, shape) if shape else None
+    except PorosDataError:
+        turns = None
+    if turns is not None:
+        turns = [turn | {"text": turn["text"][:MOST_CHARACTERS]} for turn in turns]
+    fields = {key: _cut(value) for key, value in row.fields.items()}
+    return {"line": row.line, "fields": fields, "turns": turns}
+
+
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text[:MOST_CHARACTERS]
