@@ -24,6 +24,7 @@ from poros.cli_export import export
 from poros.cli_guard import BROKEN_PIPE, Guard, call_engine
 from poros.cli_init import init
 from poros.cli_leaderboard import leaderboard
+from poros.cli_models import models
 from poros.cli_parity import parity, parity_options
 from poros.cli_report import report
 from poros.cli_runs import runs
@@ -175,6 +176,7 @@ cli.add_command(export)
 cli.add_command(chat)
 cli.add_command(generate)
 cli.add_command(data)
+cli.add_command(models)
 
 
 @cli.command("help")

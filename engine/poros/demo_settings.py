@@ -15,6 +15,8 @@ ANSWER_TOKENS = 40
 """The longest of the keeper's answers has 34."""
 MODEL_FOLDER = "smollm2-135m-instruct"
 """In the user's cache, under ``models``."""
+HUB_COPY_FILE = "smollm2-135m-instruct-hub.json"
+"""Beside it: says where the Hub's own copy lies, if that was fetched in its place."""
 
 
 def train_path() -> Path:

