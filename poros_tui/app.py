@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from poros_tui import keys, settings, state, themes, words
 from poros_tui.engine.machine import MachineWatch
+from poros_tui.engine.tasks import Task
 from poros_tui.palette import Actions
 from poros_tui.screens.base import MODES, PorosScreen
 from poros_tui.widgets.header import Summary
@@ -35,7 +36,11 @@ def _maker(name: str) -> Callable[[], Screen[None]]:
 class PorosApp(App[int]):
     """The terminal app. Its result is the process's exit code; None: 0.
 
-    Screens use: `state`, `go`, `clock`, `perform`, Textual's ``notify`` and ``push_screen``.
+    Screens use: `state`, `go`, `clock`, `perform`, `make_task`, Textual's ``notify`` and
+    ``push_screen``.
+
+    Attributes:
+        make_task: Runs a command of `poros`; tests put recorded answers in its place.
     """
 
     TITLE = "Poros"
@@ -80,6 +85,7 @@ class PorosApp(App[int]):
         self.state = shared if shared is not None else state.load()
         self.settings = chosen if chosen is not None else settings.load()
         self.clock = clock
+        self.make_task: Callable[..., Task] = Task
         self.animation_level = "none"
         self._watch = watch or MachineWatch(Path.cwd())
         self._keep = keep

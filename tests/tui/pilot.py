@@ -11,6 +11,7 @@ from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine, MachineWatch
 from poros_tui.settings import Settings
 from poros_tui.state import AppState
+from tests.tui.recorded import no_answer
 
 NOW = 1_790_000_000.0
 """21 September 2026, 14:13 UTC: when every picture was made."""
@@ -43,15 +44,18 @@ def app_of(
     state: AppState | None = None,
     settings: Settings | None = None,
     machine: Machine = MACHINE,
+    make_task: Any = no_answer,
 ) -> PorosApp:
-    """An app that touches nothing outside."""
-    return PorosApp(
+    """An app that touches nothing outside; ``make_task`` answers for the commands of `poros`."""
+    app = PorosApp(
         state or AppState(),
         settings or Settings(),
         watch=StandingWatch(machine),
         clock=lambda: NOW,
         keep=False,
     )
+    app.make_task = make_task
+    return app
 
 
 def piloted(
