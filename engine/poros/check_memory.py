@@ -151,7 +151,6 @@ def plan_record(sizes: ModelSizes, wanted: Wanted) -> dict[str, Any]:
         "peak_phase": found.phase,
         "device_bytes": found.device_bytes,
         "copied_bytes": found.copied_bytes,
-        "parts": parts(found, sizes, wanted.step),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from poros.check_memory import DEVICE_BAND, Wanted, planned
+from poros.check_memory import DEVICE_BAND, Wanted, parts, planned
 from poros.check_needs import CARD_PART, TIME_BAND
 from poros.doctor_cards import Gpu
 from poros.doctor_gpu import read_driver, visible_gpus
@@ -18,7 +18,7 @@ from poros.memory_sizes import ModelSizes
 Verdict = Literal["fits", "tight", "no"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-CARDS_GB = (4, 6, 8, 12, 16, 24, 48, 80)
+CARDS_GB = (4, 6, 8, 12, 16, 24, 48)
 """The usual ones of those that are sold, in 2**30 bytes."""
 MOST_TOKENS = 131_072
 """Longer samples are not looked for."""
@@ -54,6 +54,7 @@ class Cell:
         num_blocks: All blocks.
         step_s: Seconds of an optimizer step, [low, high]; None: no rates are known.
         bottleneck: What the time hangs on, in words.
+        parts: What the card's memory is for, in bytes.
     """
 
     verdict: Verdict
@@ -62,6 +63,7 @@ class Cell:
     num_blocks: int
     step_s: list[float] | None
     bottleneck: str
+    parts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +133,19 @@ def table_record(table: Table) -> dict[str, object]:
 
 
 def table_lines(table: Table) -> list[str]:
-    """For people: a word for each cell, the longest sample of each card, and what words mean."""
+    """For people: a word for each cell, the longest sample of each card, what a word means."""
     lines = [_line("tokens", ["here" if column.here else column.name for column in table.columns])]
     for length, row in zip(table.lengths, table.cells, strict=True):
-        lines.append(_line(f"{length:,}", [_word(cell) for cell in row]))
+        lines.append(_line(f"{length:,}", [cell.verdict for cell in row]))
     return [
         *lines,
         _line("longest", [f"{c.longest:,}" if c.longest else "-" for c in table.columns]),
-        "NN %: fits, so many blocks stay on the card (a roomier one keeps the head there first)",
         "tight: within the error of the estimate; longest: the longest sample that fits",
     ]
 
 
 def _line(head: str, words: Sequence[str]) -> str:
     return f"{head:>8}" + "".join(f" {word:>7}" for word in words)
-
-
-def _word(cell: Cell) -> str:
-    if cell.verdict == "fits":
-        return f"{100 * cell.num_resident // cell.num_blocks} %"
-    return cell.verdict
 
 
 def _cell(sizes: ModelSizes, wanted: Wanted, room_bytes: int, rates: Rates | None) -> Cell:
@@ -167,4 +162,5 @@ def _cell(sizes: ModelSizes, wanted: Wanted, room_bytes: int, rates: Rates | Non
         num_blocks=sizes.num_blocks,
         step_s=None if found.step_s is None else [found.step_s * end for end in TIME_BAND],
         bottleneck=found.bottleneck,
+        parts=parts(found, sizes, wanted.step),
     )

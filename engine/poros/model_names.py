@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -44,6 +44,7 @@ class Suggestion:
         num_params: In units of 10**9; None: not known.
         num_bytes: Of its weights, where they are here.
         is_gated: Terms must be accepted on the Hub first.
+        is_demo: It is the demo's own.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Suggestion:
     num_params: float | None = None
     num_bytes: int | None = None
     is_gated: bool = False
+    is_demo: bool = False
 
 
 _KNOWN: tuple[tuple[str, str, float, bool], ...] = (
@@ -103,12 +105,14 @@ def suggestions(words: str = "") -> list[Suggestion]:
 
 def models_here() -> Iterator[Suggestion]:
     """The demo's model if it is here, then the models in the Hub's cache, the latest first."""
-    if (demo := demo_folder()) is not None and demo.is_relative_to(user_cache()):
-        yield _of_folder(demo, str(demo), "the demo's model, SmolLM2-135M-Instruct")
+    demo = demo_folder()
+    if demo is not None:
+        found = _of_folder(demo, str(demo), "the demo's model, SmolLM2-135M-Instruct")
+        yield replace(found, is_demo=True)
     for repository in _repositories():
         name = repository.name.removeprefix("models--").replace("--", "/")
         folder = cached_folder(HubName(name))
-        if folder is not None and (folder / "config.json").is_file():
+        if folder is not None and folder != demo and (folder / "config.json").is_file():
             found = _of_folder(folder, name, name)
             if found.num_bytes:
                 yield found

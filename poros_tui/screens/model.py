@@ -2,18 +2,411 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.widgets import Static
+from pathlib import Path
+from typing import Any, ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from poros.demo_settings import train_path
+from poros.model_names import Suggestion
+from poros_tui import glyphs, words
+from poros_tui.engine.tasks import Task
 from poros_tui.screens.base import PorosScreen
+from poros_tui.screens.model_facts import Verdict, cell_words, facts, parts, verdict
+from poros_tui.state import AppState
+from poros_tui.widgets.bars import Bars
+from poros_tui.widgets.entry_list import Entry, EntryList
+from poros_tui.widgets.facts import COLOURS, Facts, sign_of
+from poros_tui.widgets.fit_table import FitTable
+from poros_tui.widgets.panel import Panel
+from poros_tui.widgets.path_dialog import PathDialog, list_models
+
+CHECK_LIMIT_S = 60.0
+SEARCH_LIMIT_S = 20.0
+FETCH_LIMIT_S = 1800.0
+
+_DEMO, _SEARCH, _AS_TYPED = "demo:", "search:", "typed:"
+_DEFAULT_TOKENS = 2048
+_LABELS = {
+    "certified": ("ok", "success", "certified"),
+    "experimental": ("warn", "warning", "not proved yet"),
+    "unsupported": ("error", "error", "can't be trained"),
+    "unknown": ("unknown", "secondary", ""),
+}
+_HELP = (
+    "Type a model's name on the Hub, the address of its page, or a folder. Only its config and the"
+    " headers of its weights are read; nothing large is fetched before training begins."
+)
+_PARTS_HELP = (
+    "What the run would hold on the card, by what it is for: the plan that Poros would make for the"
+    " length and the card under the cursor."
+)
+_FIT_HELP = (
+    "How long samples may be on which card; what has no room on it streams through it. Tight: it"
+    " fits, but within the error of the estimate."
+)
 
 
 class ModelScreen(PorosScreen):
-    """The mode `model`."""
+    """The mode `model`: a list to choose from, then what is known of the chosen one."""
 
     TITLE = "Model"
-    HELP = "Which model: is it known, does it fit this card, what does it take."
+    HELP = _HELP
+    LAYOUT_STYLE = "fill"
+    CSS_PATH = "../styles/model.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "enter", "take", "Take it", id="model.take", tooltip="Take this model, go on to data"
+        ),
+        Binding("slash", "type", "Search", id="model.search", tooltip="Type a name or words"),
+        Binding("o", "open", "Folder", id="model.open", tooltip="Choose a folder of this computer"),
+        Binding("c", "copy", "Copy", id="model.copy", tooltip="Copy what mends it, or the name"),
+        Binding("b", "back", "Others", id="model.back", tooltip="Back to the list of models"),
+        Binding("x", "cancel", "Cancel", id="model.cancel", tooltip="Stop asking"),
+    ]
+
+    def __init__(self) -> None:
+        """Nothing is asked yet."""
+        super().__init__()
+        self.record: dict[str, Any] | None = None
+        self.asked = ""
+        self._work: Task | None = None
+        self._kind = ""
+        self._listing: Task | None = None
+        self._found: list[Suggestion] = []
+        self._on_hub: list[Suggestion] = []
+        self._searched = ""
+        self._wants_demo = False
+        self._way_out = ""
 
     def body(self) -> ComposeResult:
-        """Nothing is built yet."""
-        yield Static("This screen is not built yet.", classes="quiet")
+        """A field, a verdict, and either the list or the report."""
+        with Horizontal(id="model-line"):
+            yield Static("Model", id="model-label")
+            yield Input(
+                placeholder="a name such as Qwen/Qwen2.5-7B-Instruct, words to search, or a folder",
+                id="model-name",
+                compact=True,
+            )
+        yield Static(id="model-verdict")
+        yield Static(id="model-way-out")
+        choose = EntryList(title_width=44, id="model-list")
+        yield Panel("Models to begin with", choose, id="model-choose", help=_HELP)
+        with Container(id="model-report"):
+            about = VerticalScroll(Facts(id="model-facts"), can_focus=False)
+            yield Panel("What it is", about, id="model-about", help=_HELP)
+            with Vertical(id="model-fits"):
+                yield Panel(
+                    "What fits", FitTable(id="model-fit"), Static(id="model-cell"), help=_FIT_HELP
+                )
+                yield Panel("Where the card's memory goes", Bars(id="model-parts"),
+                            id="model-memory", help=_PARTS_HELP)  # fmt: skip
+
+    def on_mount(self) -> None:
+        """The list; a model that was chosen before is looked at again."""
+        self._show_list()
+        self.query_one("#model-list").focus()
+        self._list()
+        if self.state.model:
+            self.ask(self.state.model)
+
+    def on_tick(self, state: AppState) -> None:
+        """Answers that came."""
+        self._take_list()
+        self._draw_facts()
+        work = self._work
+        if work is None:
+            return
+        if work.result is None:
+            self._draw_busy()
+            return
+        self._work, kind = None, self._kind
+        if kind == "search":
+            self._take_search(work.result.document, work.result.error)
+        elif kind == "fetch":
+            self._take_fetched(work.result.document, work.result.error)
+        else:
+            self._take_report(work.result.document, work.result.error)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The list follows what is typed."""
+        event.stop()
+        if event.value != self.asked:
+            self._show_list()
+            self._draw_list()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in the field: the first entry of the list, which is what was typed or like it."""
+        event.stop()
+        entry = self.query_one("#model-list", EntryList).entry
+        if entry is not None:
+            self._choose(entry.key)
+
+    def on_key(self, event: Any) -> None:
+        """Down leaves the field for the list."""
+        if event.key == "down" and isinstance(self.focused, Input):
+            event.stop()
+            self.query_one("#model-list").focus()
+
+    def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
+        """One of the list."""
+        event.stop()
+        self._choose(event.entry.key)
+
+    def on_fit_table_moved(self, event: FitTable.Moved) -> None:
+        """Another cell is explained."""
+        event.stop()
+        self._draw_cell()
+
+    def ask(self, model: str) -> None:
+        """Look at a model."""
+        self.asked, self.record = model, None
+        with self.prevent(Input.Changed):
+            self.query_one(Input).value = model
+        machine = self.state.machine
+        room = []
+        if machine.card_total_bytes is not None:
+            free = machine.card_total_bytes - (machine.card_used_bytes or 0)
+            room = ["--vram", f"{max(free, 1) / 1e9:.3f}"]
+        command = ["check", model, "--table", "--json", "--seq-len", str(self._tokens()), *room]
+        self._begin("check", command, CHECK_LIMIT_S)
+
+    def action_take(self) -> None:
+        """The model is chosen."""
+        if not self._is_good():
+            return
+        if self.state.model != self.asked:
+            self.state.update(model=self.asked)
+            is_demo = any(one.is_demo and one.name == self.asked for one in self._found)
+            if is_demo and not self.state.data:
+                self.state.update(data=str(train_path()))
+        self.state.done.add("model")
+        self.shell.go("data")
+
+    def action_type(self) -> None:
+        """Into the field, whose text is marked."""
+        field = self.query_one(Input)
+        field.focus()
+        field.select_all()
+
+    async def action_open(self) -> None:
+        """By the dialog that finds folders."""
+        start = (
+            Path(self.asked).expanduser().parent
+            if self.asked.startswith(("/", "~"))
+            else Path.cwd()
+        )
+        dialog = PathDialog(
+            "Choose a model's folder", "Enter opens a folder, or takes it if a model lies there.",
+            start, list_models,
+        )  # fmt: skip
+        self.app.push_screen(dialog, self._opened)
+
+    def action_back(self) -> None:
+        """The list again; what was asked is kept until another one is."""
+        self.action_cancel()
+        self._show_list()
+        self.query_one("#model-list").focus()
+
+    def action_copy(self) -> None:
+        """What mends it (the page to accept terms on), or the model's name."""
+        self.app.copy_to_clipboard(self._way_out or self.asked)
+        self.notify("Copied to the clipboard", timeout=2)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that do nothing now are not shown."""
+        can = {
+            "take": self.has_class("-report") and self._is_good(),
+            "back": self.has_class("-report") or self._work is not None,
+            "copy": bool(self._way_out or self.asked),
+            "cancel": self._work is not None,
+        }
+        return can.get(action, True)
+
+    def _is_good(self) -> bool:
+        return self.record is not None and verdict(self.record).state != "bad"
+
+    def action_cancel(self) -> None:
+        """Stop the child that asks."""
+        if self._work is not None:
+            self._work.cancel()
+
+    def _opened(self, path: str | None) -> None:
+        if path:
+            self.ask(path)
+
+    def _choose(self, key: str) -> None:
+        if key == _DEMO:
+            self._begin("fetch", ["demo", "--fetch-only", "--json"], FETCH_LIMIT_S)
+        elif key.startswith(_SEARCH):
+            self._searched = key.removeprefix(_SEARCH)
+            command = ["models", "--hub", *self._searched.split(), "--json"]
+            self._begin("search", command, SEARCH_LIMIT_S)
+        else:
+            self.ask(key.removeprefix(_AS_TYPED))
+
+    def _begin(self, kind: str, command: list[str], limit_s: float) -> None:
+        self.action_cancel()
+        self._kind = kind
+        self._work = self.shell.make_task(command, limit_s=limit_s)
+        self._say(None)
+        self._draw_busy()
+
+    def _list(self) -> None:
+        """Ask for the models to begin with, in a child: a cache may lie on a slow disk."""
+        self._listing = self.shell.make_task(["models", "--json"], limit_s=SEARCH_LIMIT_S)
+
+    def _take_list(self) -> None:
+        if self._listing is None or self._listing.result is None:
+            return
+        document, self._listing = self._listing.result.document, None
+        if isinstance(document, list):
+            self._found = [Suggestion(**one) for one in document]
+        self._draw_list()
+        demo = self._demo()
+        if self._wants_demo and demo is not None:
+            self.ask(demo.name)
+        self._wants_demo = False
+
+    def _demo(self) -> Suggestion | None:
+        return next((one for one in self._found if one.is_demo), None)
+
+    def _take_search(self, document: Any, error: str) -> None:
+        if isinstance(document, list):
+            self._on_hub = [Suggestion(**one) for one in document]
+            told = f"The Hub knows {len(self._on_hub)} models with these words"
+            self._say(Verdict("ok" if self._on_hub else "warn", told))
+        else:
+            self._say(_failed(document, error))
+        self._show_list(keep_verdict=True)
+        self._draw_list()
+
+    def _take_fetched(self, document: Any, error: str) -> None:
+        if error:
+            self._say(_failed(document, error))
+        else:
+            self._wants_demo = True
+            self._list()
+
+    def _take_report(self, document: Any, error: str) -> None:
+        if not isinstance(document, dict):
+            self._say(Verdict("bad", error or "no answer"))
+            return
+        self.record = document
+        found = verdict(document)
+        self._say(found)
+        is_report = "error" not in document
+        if not is_report:
+            self._show_list(keep_verdict=True)
+            return
+        self._show_report()
+        table = self.query_one(FitTable)
+        table.show(document.get("table"), tokens=self._tokens())
+        self._draw_cell()
+        table.focus()
+
+    def _tokens(self) -> int:
+        found = self.state.values.get("max_seq_length", _DEFAULT_TOKENS)
+        return found if isinstance(found, int) and found > 0 else _DEFAULT_TOKENS
+
+    def _show_list(self, *, keep_verdict: bool = False) -> None:
+        self.set_class(False, "-report")
+        if not keep_verdict:
+            self._say(None)
+
+    def _show_report(self) -> None:
+        self.set_class(True, "-report")
+        has_table = bool(self.record and self.record.get("table"))
+        self.query_one("#model-fits").display = has_table
+        self._draw_facts()
+
+    def _draw_list(self) -> None:
+        typed = self.query_one(Input).value.strip()
+        typed = "" if typed == self.asked else typed
+        entries = []
+        if "/" in typed or typed.startswith(("~", ".")):
+            entries.append(
+                Entry(f"{_AS_TYPED}{typed}", typed, "look at this one", glyphs.chosen().arrow)
+            )
+        fitting = [one for one in self._found if _has_words(one, typed)]
+        entries += _section("On this computer", [one for one in fitting if one.place == "here"])
+        if self._listing is None and self._demo() is None and not typed:
+            entries[:0] = [
+                Entry("", "To try it out"),
+                Entry(_DEMO, "the demo's model", "93 MB to fetch"),
+            ]  # fmt: skip
+        if self._on_hub and typed == self._searched:
+            entries += _section(f"On the Hub: {self._searched}", self._on_hub)
+        entries += _section("Known to work", [one for one in fitting if one.place == "known"])
+        if typed:
+            entries += [
+                Entry("", "Elsewhere"),
+                Entry(f"{_SEARCH}{typed}", f"search the Hub for “{typed}”"),
+            ]
+        self.query_one("#model-list", EntryList).show(entries)
+
+    def _draw_facts(self) -> None:
+        if self.record is not None:
+            told = list(facts(self.record, self.state.machine))
+            self.query_one(Facts).show(told, pairs=self.has_class("-narrow"))
+
+    def _draw_busy(self) -> None:
+        if self._work is None:
+            return
+        about = {"search": "Asking the Hub", "fetch": "Fetching the demo's model"}
+        text = about.get(self._kind, f"Looking at {words.safe(self.asked)}")
+        line = Content.styled(f"{glyphs.chosen().busy} {text}", "bold $accent")
+        line += Content.styled(f"  {self._work.elapsed_s:.0f} s, x cancels", "$secondary")
+        self.query_one("#model-verdict", Static).update(line)
+
+    def _say(self, found: Verdict | None) -> None:
+        text, way_out = Content(""), ""
+        if found is not None:
+            said = f"{sign_of(found.state)} {words.safe(found.text)}"
+            text, way_out = Content.styled(said, f"bold ${COLOURS[found.state]}"), found.way_out
+        self.query_one("#model-verdict", Static).update(text)
+        self._way_out = way_out
+        more = self.query_one("#model-way-out", Static)
+        more.update(Content.styled(words.safe(way_out), "$accent"))
+        more.display = bool(way_out)
+        self.refresh_bindings()
+
+    def _draw_cell(self) -> None:
+        fit = self.query_one(FitTable)
+        if fit.table is None:
+            return
+        if fit.cell is not None:
+            self.query_one(Bars).show(parts(fit.cell))
+        head, text = cell_words(fit.table, fit.row, fit.column)
+        said = Content.styled(words.safe(head), "bold") + Content(f"\n{words.safe(text)}")
+        self.query_one("#model-cell", Static).update(said)
+
+
+def _failed(document: Any, error: str) -> Verdict:
+    if isinstance(document, dict) and "error" in document:
+        return verdict(document)
+    return Verdict("bad", error or "no answer")
+
+
+def _has_words(one: Suggestion, typed: str) -> bool:
+    text = f"{one.name} {one.title} {one.model_type}".lower()
+    return all(word in text for word in typed.lower().split())
+
+
+def _section(title: str, found: list[Suggestion]) -> list[Entry]:
+    if not found:
+        return []
+    return [Entry("", title), *map(_entry, found)]
+
+
+def _entry(one: Suggestion) -> Entry:
+    glyph, colour, word = _LABELS[one.label]
+    size = f"{one.num_params:.3g} B" if one.num_params else ""
+    size = size or (words.gigabytes(one.num_bytes) if one.num_bytes else "")
+    note = "gated" if one.is_gated else ""
+    value = f"{size:>8}  {word}"
+    return Entry(one.name, one.title, value, getattr(glyphs.chosen(), glyph), colour, note)

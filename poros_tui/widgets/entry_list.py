@@ -55,7 +55,7 @@ class EntryList(ScrollView, can_focus=True):
         Binding("pagedown", "move(10)", "Page down", id="list.page-down", show=False),
         Binding("home", "move(-1000)", "First", id="list.first", show=False),
         Binding("end", "move(1000)", "Last", id="list.last", show=False),
-        Binding("enter", "choose", "Choose", id="list.choose", show=False),
+        Binding("enter", "choose", "Choose", id="list.choose"),
     ]
     DEFAULT_CSS = """
     EntryList { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; }
