@@ -42,6 +42,7 @@ _LENGTH = click.IntRange(min=1)
 @click.option("--overlong", type=click.Choice(["truncate", "drop"]), default="truncate")
 @click.option("--on-bad-line", type=click.Choice(["error", "skip"]), default="error")
 @click.option("--line", type=click.IntRange(min=1), help="Row of the sample that is shown.")
+@click.option("--samples", "num_shown", type=_LENGTH, default=1, help="Of them in the JSON.")
 @as_json_option
 def data(data: str, model: str | None, *, as_json: bool, **options: Any) -> int:
     """Show how DATA is read: its shape, a sample with what is trained marked, and what is lost.

@@ -16,11 +16,12 @@ from poros.model_names import Suggestion
 from poros_tui import glyphs, words
 from poros_tui.engine.tasks import Task
 from poros_tui.screens.base import PorosScreen
-from poros_tui.screens.model_facts import Verdict, cell_words, facts, parts, verdict
+from poros_tui.screens.model_facts import cell_words, facts, parts, verdict
+from poros_tui.screens.verdict import Verdict, VerdictLine, failed
 from poros_tui.state import AppState
 from poros_tui.widgets.bars import Bars
 from poros_tui.widgets.entry_list import Entry, EntryList
-from poros_tui.widgets.facts import COLOURS, Facts, sign_of
+from poros_tui.widgets.facts import Facts
 from poros_tui.widgets.fit_table import FitTable
 from poros_tui.widgets.panel import Panel
 from poros_tui.widgets.path_dialog import PathDialog, list_models
@@ -31,6 +32,8 @@ FETCH_LIMIT_S = 1800.0
 
 _DEMO, _SEARCH, _AS_TYPED = "demo:", "search:", "typed:"
 _DEFAULT_TOKENS = 2048
+_SMALL = 0.45
+"""Parameters in units of 10**9, below which they are told in millions."""
 _LABELS = {
     "certified": ("ok", "success", "certified"),
     "experimental": ("warn", "warning", "not proved yet"),
@@ -81,7 +84,6 @@ class ModelScreen(PorosScreen):
         self._on_hub: list[Suggestion] = []
         self._searched = ""
         self._wants_demo = False
-        self._way_out = ""
 
     def body(self) -> ComposeResult:
         """A field, a verdict, and either the list or the report."""
@@ -92,9 +94,8 @@ class ModelScreen(PorosScreen):
                 id="model-name",
                 compact=True,
             )
-        yield Static(id="model-verdict")
-        yield Static(id="model-way-out")
-        choose = EntryList(title_width=44, id="model-list")
+        yield VerdictLine(id="model-verdict")
+        choose = EntryList(title_width=40, id="model-list")
         yield Panel("Models to begin with", choose, id="model-choose", help=_HELP)
         with Container(id="model-report"):
             about = VerticalScroll(Facts(id="model-facts"), can_focus=False)
@@ -214,7 +215,7 @@ class ModelScreen(PorosScreen):
 
     def action_copy(self) -> None:
         """What mends it (the page to accept terms on), or the model's name."""
-        self.app.copy_to_clipboard(self._way_out or self.asked)
+        self.app.copy_to_clipboard(self.query_one(VerdictLine).way_out or self.asked)
         self.notify("Copied to the clipboard", timeout=2)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -222,7 +223,7 @@ class ModelScreen(PorosScreen):
         can = {
             "take": self.has_class("-report") and self._is_good(),
             "back": self.has_class("-report") or self._work is not None,
-            "copy": bool(self._way_out or self.asked),
+            "copy": bool(self.asked),
             "cancel": self._work is not None,
         }
         return can.get(action, True)
@@ -281,31 +282,26 @@ class ModelScreen(PorosScreen):
             told = f"The Hub knows {len(self._on_hub)} models with these words"
             self._say(Verdict("ok" if self._on_hub else "warn", told))
         else:
-            self._say(_failed(document, error))
+            self._say(verdict(failed(document, error)))
         self._show_list(keep_verdict=True)
         self._draw_list()
 
     def _take_fetched(self, document: Any, error: str) -> None:
         if error:
-            self._say(_failed(document, error))
+            self._say(verdict(failed(document, error)))
         else:
             self._wants_demo = True
             self._list()
 
     def _take_report(self, document: Any, error: str) -> None:
-        if not isinstance(document, dict):
-            self._say(Verdict("bad", error or "no answer"))
-            return
-        self.record = document
-        found = verdict(document)
-        self._say(found)
-        is_report = "error" not in document
-        if not is_report:
+        self.record = document if isinstance(document, dict) else failed(document, error)
+        self._say(verdict(self.record))
+        if "error" in self.record:
             self._show_list(keep_verdict=True)
             return
         self._show_report()
         table = self.query_one(FitTable)
-        table.show(document.get("table"), tokens=self._tokens())
+        table.show(self.record.get("table"), tokens=self._tokens())
         self._draw_cell()
         table.focus()
 
@@ -341,7 +337,7 @@ class ModelScreen(PorosScreen):
             ]  # fmt: skip
         if self._on_hub and typed == self._searched:
             entries += _section(f"On the Hub: {self._searched}", self._on_hub)
-        entries += _section("Known to work", [one for one in fitting if one.place == "known"])
+        entries += _section("Known models", [one for one in fitting if one.place == "known"])
         if typed:
             entries += [
                 Entry("", "Elsewhere"),
@@ -358,21 +354,11 @@ class ModelScreen(PorosScreen):
         if self._work is None:
             return
         about = {"search": "Asking the Hub", "fetch": "Fetching the demo's model"}
-        text = about.get(self._kind, f"Looking at {words.safe(self.asked)}")
-        line = Content.styled(f"{glyphs.chosen().busy} {text}", "bold $accent")
-        line += Content.styled(f"  {self._work.elapsed_s:.0f} s, x cancels", "$secondary")
-        self.query_one("#model-verdict", Static).update(line)
+        text = about.get(self._kind, f"Looking at {self.asked}")
+        self.query_one(VerdictLine).show_busy(text, self._work.elapsed_s)
 
     def _say(self, found: Verdict | None) -> None:
-        text, way_out = Content(""), ""
-        if found is not None:
-            said = f"{sign_of(found.state)} {words.safe(found.text)}"
-            text, way_out = Content.styled(said, f"bold ${COLOURS[found.state]}"), found.way_out
-        self.query_one("#model-verdict", Static).update(text)
-        self._way_out = way_out
-        more = self.query_one("#model-way-out", Static)
-        more.update(Content.styled(words.safe(way_out), "$accent"))
-        more.display = bool(way_out)
+        self.query_one(VerdictLine).show(found)
         self.refresh_bindings()
 
     def _draw_cell(self) -> None:
@@ -384,12 +370,6 @@ class ModelScreen(PorosScreen):
         head, text = cell_words(fit.table, fit.row, fit.column)
         said = Content.styled(words.safe(head), "bold") + Content(f"\n{words.safe(text)}")
         self.query_one("#model-cell", Static).update(said)
-
-
-def _failed(document: Any, error: str) -> Verdict:
-    if isinstance(document, dict) and "error" in document:
-        return verdict(document)
-    return Verdict("bad", error or "no answer")
 
 
 def _has_words(one: Suggestion, typed: str) -> bool:
@@ -405,8 +385,10 @@ def _section(title: str, found: list[Suggestion]) -> list[Entry]:
 
 def _entry(one: Suggestion) -> Entry:
     glyph, colour, word = _LABELS[one.label]
-    size = f"{one.num_params:.3g} B" if one.num_params else ""
-    size = size or (words.gigabytes(one.num_bytes) if one.num_bytes else "")
+    size = words.gigabytes(one.num_bytes) if one.num_bytes else ""
+    if one.num_params:
+        is_small = one.num_params < _SMALL
+        size = f"{one.num_params * 1000:.0f} M" if is_small else f"{one.num_params:.1f} B"
     note = "gated" if one.is_gated else ""
     value = f"{size:>8}  {word}"
     return Entry(one.name, one.title, value, getattr(glyphs.chosen(), glyph), colour, note)

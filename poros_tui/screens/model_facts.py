@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from poros_tui.engine.machine import Machine
-from poros_tui.widgets.facts import Fact, State
+from poros_tui.screens.verdict import Verdict
+from poros_tui.widgets.facts import Fact
 from poros_tui.words import duration, gigabytes
 
 Record = Mapping[str, Any]
@@ -21,21 +21,6 @@ _PARTS = {
     "head": "output head",
     "CUDA and margin": "CUDA and margin",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the model can be trained.
-
-    Attributes:
-        state: ``warn``: it can, but for something.
-        text: In a sentence without a full stop.
-        way_out: What mends it; empty: nothing needs mending.
-    """
-
-    state: State
-    text: str
-    way_out: str = ""
 
 
 def verdict(record: Record) -> Verdict:

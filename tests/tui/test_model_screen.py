@@ -48,7 +48,7 @@ def test_a_model_is_chosen_looked_at_and_taken_by_enter():
         assert command[:2] == ("check", "Qwen/Qwen2.5-1.5B-Instruct")
         assert command[command.index("--vram") + 1] == "10.382"
         await at(app, pilot, "model")
-        assert "Can be trained" in text(app, "#model-verdict")
+        assert "Can be trained" in text(app, "#model-verdict .said")
         assert app.state.model == ""
         fit = app.screen.query_one(FitTable)
         assert fit.table["columns"][fit.column]["here"]
@@ -70,7 +70,7 @@ def test_a_refused_model_is_told_with_its_way_out_and_not_taken():
     @piloted(mode="model", make=lambda: make(model=scenes.GATED))
     async def run(app, pilot):
         await at(app, pilot, "model")
-        assert "Not yet: its owner wants you to accept terms" in text(app, "#model-verdict")
+        assert "Not yet: its owner wants you to accept terms" in text(app, "#model-verdict .said")
         await pilot.press("c")
         assert f"https://huggingface.co/{scenes.GATED}" in app.clipboard
         await pilot.press("enter")
@@ -101,8 +101,8 @@ def test_typing_filters_searches_the_hub_and_takes_a_name_as_it_is():
         assert "a/b" in keys_of(app)
         await pilot.press("end", "enter")
         await at(app, pilot, "model")
-        assert "can't be reached" in text(app, "#model-verdict")
-        assert "check the network" in text(app, "#model-way-out")
+        assert "can't be reached" in text(app, "#model-verdict .said")
+        assert "check the network" in text(app, "#model-verdict .way-out")
         field = app.screen.query_one(Input)
         field.value = "my/own-model"
         await pilot.pause()
@@ -110,11 +110,11 @@ def test_typing_filters_searches_the_hub_and_takes_a_name_as_it_is():
         await pilot.press("slash", "enter")
         assert asked[-1][1] == "my/own-model"
         await app.tick()
-        assert "Looking at my/own-model" in text(app, "#model-verdict")
+        assert "Looking at my/own-model" in text(app, "#model-verdict .said")
         app.screen.set_focus(None)
         await pilot.press("x")
         await at(app, pilot, "model")
-        assert "cancelled" in text(app, "#model-verdict")
+        assert "Cancelled" in text(app, "#model-verdict .said")
 
     run()
 
@@ -215,7 +215,7 @@ def test_the_real_commands_fill_the_screen(tmp_path):
             await app.tick()
             if app.screen.record is not None and keys_of(app):
                 break
-        assert "Can be trained" in text(app, "#model-verdict")
+        assert "Can be trained" in text(app, "#model-verdict .said")
         assert app.screen.query_one(FitTable).cell["verdict"] == "fits"
 
     run()

@@ -32,6 +32,7 @@ def preview(
     overlong: Overlong,
     on_bad_line: OnBadLine,
     line: int | None,
+    num_shown: int = 1,
 ) -> int:
     """Tokenise the data as a run would, and show what came of it; no weight is fetched or read.
 
@@ -45,6 +46,7 @@ def preview(
         overlong: As the config's.
         on_bad_line: As the config's.
         line: Row of the sample that is shown; None: the first sample's.
+        num_shown: Samples that are in the record beside it, from the first on.
 
     Returns:
         0.
@@ -95,7 +97,8 @@ def preview(
             "num_label_tokens": report.num_label_tokens,
             "digest": prepared.digest,
             "warnings": warnings,
-            "sample": {"line": sample.line, "pieces": pieces(sample, tokenizer)},
+            "sample": _shown(sample, tokenizer),
+            "samples": [_shown(one, tokenizer) for one in samples[:num_shown]],
         }
     )
     return 0
@@ -130,6 +133,14 @@ def pieces(sample: Sample, tokenizer: PreTrainedTokenizerBase) -> list[tuple[str
         )
         for is_trained, run in groupby(tokens, key=lambda pair: pair[1] != IGNORED)
     ]
+
+
+def _shown(sample: Sample, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    return {
+        "line": sample.line,
+        "num_tokens": len(sample),
+        "pieces": pieces(sample, tokenizer),
+    }
 
 
 def _sample_of(samples: Sequence[Sample], line: int | None, data: str) -> Sample:

@@ -37,9 +37,12 @@ def test_the_record_is_what_a_run_would_learn(data, chat_folder, monkeypatch):
     monkeypatch.setattr(
         data_preview, "load_data", lambda *a, **k: made.append(load(*a, **k)) or made[0]
     )
-    ended = poros_here("data", str(data), "-m", str(chat_folder), "--line", "3", "--json")
+    words = ("-m", str(chat_folder), "--line", "3", "--samples", "2", "--json")
+    ended = poros_here("data", str(data), *words)
     assert ended.returncode == 0, ended.stderr
     record = json.loads(ended.stdout)
+    assert [one["line"] for one in record["samples"]] == [1, 2]
+    assert record["samples"][0]["pieces"] == record["samples"][1]["pieces"]
     [prepared] = made
     assert record["digest"] == prepared.digest
     assert record["shape"] == "prompt_completion"
@@ -75,7 +78,7 @@ def test_people_see_shape_losses_duplicates_lengths_and_the_trained_part(data, c
         (["{data}", "-m", "{data}"], 4, "a file, not a folder"),
         (["missing.jsonl", "-m", "{model}"], 3, "missing.jsonl"),
         (["{data}", "-m", "{model}", "--line", "99"], 2, "row 99 is no sample"),
-        (["{data}"], 2, "Missing option '-m' / '--model'"),
+        (["owner/set"], 2, "data sets of the Hub are read by the train extra"),
     ],
 )
 def test_a_mistake_is_one_line(data, chat_folder, arguments, code, line):
