@@ -76,3 +76,28 @@ def shortened(text: str, room: int, dots: str = "…") -> str:
 def safe(text: str) -> str:
     """A text of others that drives no terminal and stays on its line."""
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+def count(number: float) -> str:
+    """``1,200``."""
+    return f"{number:,.0f}"
+
+
+def significant(number: float, digits: int = 4) -> str:
+    """So many digits, without an exponent where that is short: ``1.284``, ``12,340``."""
+    if not math.isfinite(number):
+        return "not a number" if math.isnan(number) else "infinite"
+    if number == 0:
+        return "0"
+    size = math.floor(math.log10(abs(number)))
+    if -4 <= size < digits + 3:
+        return f"{number:,.{max(0, digits - 1 - size)}f}"
+    return f"{number:.{max(0, digits - 3)}e}"
+
+
+def learning_rate(number: float) -> str:
+    """``1.7e-4``, ``2e-5``."""
+    if number == 0 or not math.isfinite(number):
+        return significant(number)
+    mantissa, _, exponent = f"{number:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

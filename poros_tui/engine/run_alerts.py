@@ -1,0 +1,189 @@
+"""What a person should notice of a run: each with a sentence, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from poros_tui.engine.run_pace import median_step_s
+from poros_tui.engine.run_state import PAUSED, TRAINING, RunState
+from poros_tui.engine.smoothing import smoothed
+from poros_tui.words import count, duration, gigabytes
+
+WARNING, ERROR = "warning", "error"
+
+STALLED_STEPS = 5
+"""A step that takes so many times the median is told."""
+SILENT_S = 20.0
+"""The engine says something every five seconds."""
+NEAR_CAP = 0.95
+HOT_C = 87
+DIVERGED = 1.5
+"""The smoothed loss, as a multiple of its lowest value so far."""
+_SETTLED_STEPS = 30
+"""Steps before a loss is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing to know.
+
+    Attributes:
+        code: Which one; an alert that was put away stays away until its code goes.
+        says: What is so.
+        advice: What to do, or why nothing needs to be done.
+    """
+
+    code: str
+    level: str
+    says: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the event file does not tell; None: not known.
+
+    Attributes:
+        now_s: Wall clock.
+        is_alive: Whether the run's process holds its folder.
+        disk_free_bytes: Where the run is written.
+        card_total_bytes: Of the card that it trains on.
+        card_used_bytes: By everybody.
+        card_celsius: Its temperature.
+        card_throttles: It slows itself down, since it is hot or has too little power.
+    """
+
+    now_s: float
+    is_alive: bool | None = None
+    disk_free_bytes: int | None = None
+    card_total_bytes: int | None = None
+    card_used_bytes: int | None = None
+    card_celsius: int | None = None
+    card_throttles: bool = False
+
+
+def alerts_of(run: RunState, around: Surroundings) -> list[Alert]:
+    """All that is worth saying now, the worst first."""
+    found = [alert for look in _LOOKS for alert in look(run, around)]
+    return sorted(found, key=lambda alert: alert.level != ERROR)
+
+
+def is_going(run: RunState, around: Surroundings) -> bool:
+    """It makes steps, or should."""
+    return run.status in (TRAINING, PAUSED) and around.is_alive is not False
+
+
+def _not_finite(run: RunState, _: Surroundings) -> Iterator[Alert]:
+    losses = run.steps.tail("loss", 200)
+    if len(losses) and not np.isfinite(losses).all():
+        bad = int(run.steps.tail("step", 200)[~np.isfinite(losses)][-1])
+        yield Alert(
+            "nan",
+            ERROR,
+            f"The loss of step {count(bad)} is no number.",
+            "Stop, and start again with a lower learning rate.",
+        )
+
+
+def _diverging(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    losses = run.steps.tail("loss", 2_000)
+    if len(losses) < _SETTLED_STEPS or not is_going(run, around):
+        return
+    curve = smoothed(losses, 0.9)[_SETTLED_STEPS // 2 :]
+    lowest = float(np.nanmin(curve)) if np.isfinite(curve).any() else math.nan
+    if lowest > 0 and float(curve[-1]) > DIVERGED * lowest:
+        yield Alert(
+            "diverging",
+            WARNING,
+            f"The loss climbs: {curve[-1]:.2f} now, {lowest:.2f} at its best.",
+            "A lower learning rate usually helps; earlier checkpoints are kept.",
+        )
+
+
+def _near_cap(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    total, used = around.card_total_bytes, around.card_used_bytes
+    if total and used and used > NEAR_CAP * total and is_going(run, around):
+        yield Alert(
+            "near-cap",
+            WARNING,
+            f"The card is nearly full: {gigabytes(used)} of {gigabytes(total)}.",
+            "If it runs out, Poros moves more to RAM and goes on; close other programs.",
+        )
+    if run.shrinks and not run.has_ended:
+        latest = run.shrinks[-1]
+        yield Alert(
+            f"shrunk-{len(run.shrinks)}",
+            WARNING,
+            f"The card ran out of memory at step {count(latest.step)}: {latest.change}.",
+            "It goes on with the same result, a little slower.",
+        )
+
+
+def _disk(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    if run.unsaved is not None:
+        failed = run.unsaved
+        yield Alert(
+            f"unsaved-{failed.step}",
+            ERROR,
+            f"The checkpoint of step {count(failed.step)} was not written: {failed.reason}.",
+            "Make room on the disk, then save with c; the checkpoints before it are intact.",
+        )
+        return
+    free = around.disk_free_bytes
+    size = run.checkpoints[-1].size_bytes if run.checkpoints else 0
+    if free is not None and size and free < 3 * size and is_going(run, around):
+        yield Alert(
+            "disk",
+            WARNING,
+            f"The disk is nearly full: {gigabytes(free)} left, a checkpoint takes"
+            f" {gigabytes(size)}.",
+            "Make room before the next checkpoint.",
+        )
+
+
+def _stalled(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    median_s = median_step_s(run)
+    if run.status != TRAINING or run.phase is not None or around.is_alive is False:
+        return
+    passed_s = around.now_s - run.step_s
+    silent_s = around.now_s - run.last_s
+    if silent_s > SILENT_S:
+        yield Alert(
+            "silent",
+            ERROR,
+            f"Not a word from the engine for {duration(silent_s)}.",
+            "The machine may be out of memory or asleep; if it stays so, abort and resume.",
+        )
+    elif median_s and passed_s > max(STALLED_STEPS * median_s, 5.0):
+        yield Alert(
+            "stalled",
+            WARNING,
+            f"This step takes {duration(passed_s)}; others took {duration(median_s)}.",
+            "Another program may be using the card or the disk.",
+        )
+
+
+def _hot(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    celsius = around.card_celsius
+    if around.card_throttles or (celsius is not None and celsius >= HOT_C):
+        warm = f"at {celsius} °C" if celsius is not None else "hot"
+        yield Alert(
+            "hot",
+            WARNING,
+            f"The card is {warm}" + (" and slows down." if around.card_throttles else "."),
+            "Better cooling makes it faster; the result is the same.",
+        )
+
+
+_LOOKS: tuple[Callable[[RunState, Surroundings], Iterator[Alert]], ...] = (
+    _not_finite,
+    _diverging,
+    _near_cap,
+    _disk,
+    _stalled,
+    _hot,
+)

@@ -1,0 +1,143 @@
+"""What the log pane says about each event: a level and plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from poros import events
+from poros.errors import escape_control
+from poros.events import Event
+from poros_tui.words import count, duration, gigabytes
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log pane; ``time_s`` is wall clock."""
+
+    time_s: float
+    level: str
+    text: str
+
+
+PHASES = {
+    "start": "Start the engine",
+    "inputs": "Look through model and data",
+    "download": "Download",
+    "tokenise": "Read the data",
+    "hash": "Check the model's files",
+    "device": "Wake the card",
+    "load": "Load the model",
+    "quantise": "Pack the model to 4 bits",
+    "plan": "Plan what stays on the card",
+    "attach": "Put the adapter in",
+    "evaluate": "Measure the held-out loss",
+    "sample": "Let the model answer",
+    "save": "Save a checkpoint",
+    "train": "Train",
+    "pause": "Paused",
+}
+"""A phase as a person reads it; one that is not here is shown by its name."""
+
+
+def phase_name(phase: str) -> str:
+    """The phase in words."""
+    return PHASES.get(phase, phase.capitalize())
+
+
+def told(event: Event) -> list[tuple[str, str]]:
+    """Level and sentence of each line; most events have none: the screen shows them itself."""
+    tell = _LINES.get(type(event))
+    return [(level, escape_control(text)) for level, text in tell(event)] if tell else []
+
+
+Lines = list[tuple[str, str]]
+
+
+def _began(event: events.RunStarted) -> Lines:
+    where = f"{event.model} on {event.device}, {count(event.total_steps)} steps"
+    if event.resumed_from_step is None:
+        return [(INFO, f"began: {where}")]
+    return [(INFO, f"goes on from step {count(event.resumed_from_step)}: {where}")]
+
+
+def _phase_ended(event: events.PhaseFinished) -> Lines:
+    return [(INFO, f"{phase_name(event.phase).lower()}: done in {duration(event.duration_s)}")]
+
+
+def _prepared(event: events.DataPrepared) -> Lines:
+    text = f"{event.split}: {count(event.num_samples)} samples of {count(event.num_rows)} rows"
+    if event.num_truncated or event.num_dropped:
+        text += f", {count(event.num_truncated)} cut, {count(event.num_dropped)} left out"
+    return [(WARNING if event.num_dropped else INFO, text)]
+
+
+def _planned(event: events.PlanMade) -> Lines:
+    stay = f"{len(event.resident)} of {event.num_blocks} blocks stay on the card"
+    if event.num_slots:
+        stay += f", the others pass through {event.num_slots} slots"
+    return [(INFO, f"plan: {stay}; bottleneck {event.bottleneck}")]
+
+
+def _measured(event: events.PlanMeasured) -> Lines:
+    peak = f"peak {gigabytes(event.peak_bytes)}, " if event.peak_bytes else ""
+    return [(INFO, f"measured: {peak}{event.step_s:.2f} s a step")]
+
+
+def _shrank(event: events.PlanShrunk) -> Lines:
+    what = f"out of device memory at step {count(event.step)} ({event.phase}); now {event.change}"
+    return [(WARNING, f"{what}, and again, same bits")]
+
+
+def _evaluated(event: events.EvaluationFinished) -> Lines:
+    return [(INFO, f"held-out loss after step {count(event.step)}: {event.eval_loss:.4f}")]
+
+
+def _saved(event: events.CheckpointSaved) -> Lines:
+    return [(INFO, f"checkpoint of step {count(event.step)} ({gigabytes(event.size_bytes)})")]
+
+
+def _not_saved(event: events.CheckpointFailed) -> Lines:
+    return [(ERROR, f"no checkpoint of step {count(event.step)}, going on: {event.reason}")]
+
+
+def _acknowledged(event: events.CommandAcknowledged) -> Lines:
+    return [(INFO, f"{event.command}: {event.detail}" if event.detail else event.command)]
+
+
+def _warned(event: events.Warned) -> Lines:
+    return [(WARNING, event.message)]
+
+
+def _ended(event: events.RunFinished) -> Lines:
+    return [
+        (INFO, f"{event.status} after step {count(event.step)} in {duration(event.duration_s)}")
+    ]
+
+
+def _broke(event: events.RunFailed) -> Lines:
+    text = f"{event.message}, {event.where}" if event.where else event.message
+    lines = [(ERROR, text)]
+    if event.remediation:
+        lines.append((ERROR, f"to mend it: {event.remediation}"))
+    return lines
+
+
+_LINES: dict[type[Event], Callable[[Any], Lines]] = {
+    events.RunStarted: _began,
+    events.PhaseFinished: _phase_ended,
+    events.DataPrepared: _prepared,
+    events.PlanMade: _planned,
+    events.PlanMeasured: _measured,
+    events.PlanShrunk: _shrank,
+    events.EvaluationFinished: _evaluated,
+    events.CheckpointSaved: _saved,
+    events.CheckpointFailed: _not_saved,
+    events.CommandAcknowledged: _acknowledged,
+    events.Warned: _warned,
+    events.RunFinished: _ended,
+    events.RunFailed: _broke,
+}
