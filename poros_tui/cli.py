@@ -10,8 +10,9 @@ import click
 
 from poros._version import __version__
 from poros.cli_guard import Guard
-from poros.cli_train import train, train_options
+from poros.cli_train import train_options
 from poros.errors import PorosConfigError
+from poros_tui.headless import train_headless
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,7 +33,7 @@ def cli(guard: Guard, /, config: Path | None, no_ui: bool, **options: Any) -> in
         )
     if config is None:
         raise click.UsageError("--no-ui needs a config: poros-tui --no-ui train.yaml")
-    return train(guard, config, **options)
+    return train_headless(guard, config, **options)
 
 
 def main() -> None:

@@ -144,8 +144,6 @@ class LinePrinter:
         )
 
     def _begin_phase(self, phase: str) -> None:
-        if phase == "train":  # what came before says nothing of a step's time
-            self._started_s = time.monotonic()
         self._redraw(f"{phase} ...", due=self._redraws)
 
     def _show_step(self, event: events.StepFinished) -> None:

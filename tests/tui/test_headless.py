@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from poros.event_log import read_lines
+from poros_tui.engine import process
 from poros_tui.engine.process import engine_at
 from poros_tui.headless import _flags
+from tests.engine.command_line import poros_here
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
@@ -180,6 +182,16 @@ def test_a_full_stdout_stops_nothing(bench):
 
 
 @pytest.mark.long
+def test_the_command_trains_in_an_engine_of_its_own(bench, monkeypatch):
+    stub = (sys.executable, "-m", "tests.tui.engine.stub_engine")
+    monkeypatch.setattr(process, "PROGRAM", stub)
+    for name in ("PYTHONPATH", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, bench.environ[name])
+    done = poros_here("--no-ui", str(bench.config), "--set", "max_steps=2", module="poros_tui")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("m on cpu: 2 steps")
+
+
 def test_attaching_to_nothing_is_one_line(bench):
     code, stdout, stderr = bench.run("attach")
     assert (code, stdout) == (2, "")
