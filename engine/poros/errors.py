@@ -200,16 +200,29 @@ class PorosOOMError(PorosError):
 
     code = "E-device-memory"
     exit_code = 10
-    phase: str = ""
-    asked_bytes: int = 0
-    in_use_bytes: int = 0
-    cap_bytes: int = 0
-    setting: str = ""
 
-    def record(self) -> dict[str, Any]:
-        """Its parts, the sizes and the setting too."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str = "",
+        remediation: str = "",
+        phase: str = "",
+        asked_bytes: int = 0,
+        in_use_bytes: int = 0,
+        cap_bytes: int = 0,
+        setting: str = "",
+    ) -> None:
+        """Keep the sizes beside the words."""
+        super().__init__(message, where=where, remediation=remediation)
+        self.phase, self.setting = phase, setting
+        self.asked_bytes, self.in_use_bytes, self.cap_bytes = asked_bytes, in_use_bytes, cap_bytes
+
+    @property
+    def sizes(self) -> dict[str, str | int]:
+        """The attributes of its own by name, for events and JSON."""
         names = ("phase", "asked_bytes", "in_use_bytes", "cap_bytes", "setting")
-        return super().record() | {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names}
 
 
 class PorosDeviceLostError(PorosError):

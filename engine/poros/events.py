@@ -344,7 +344,11 @@ class RunFinished(Event):
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFailed(Event):
-    """The run ended on an error; the fields are those of the PorosError."""
+    """The run ended on an error; the fields are those of the PorosError.
+
+    ``memory`` is of device memory that ran out: ``phase``, ``asked_bytes``, ``in_use_bytes``,
+    ``cap_bytes``, and the ``setting`` that would fit; what is 0 or empty is not known.
+    """
 
     name: ClassVar[str] = "run_failed"
     step: int
@@ -354,6 +358,7 @@ class RunFailed(Event):
     where: str
     remediation: str
     exit_code: int
+    memory: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def to_line(event: Event, *, seq: int, time_s: float) -> str:

@@ -125,6 +125,21 @@ def choose(
     return best
 
 
+def all_on_device(
+    budget_bytes: int, sizes: ModelSizes, step: StepShape, *, num_slots: int = 2
+) -> MemoryPlan:
+    """The ladder's top: with resident blocks if they fit beside such a step, else without.
+
+    Args:
+        budget_bytes: As for `choose`.
+        sizes: The model.
+        step: The step.
+        num_slots: Slots of the ring.
+    """
+    top = MemoryPlan(num_slots=num_slots)
+    return _filled(top, budget_bytes, sizes, step, as_estimated) or top
+
+
 def rungs(plan: MemoryPlan) -> Iterator[MemoryPlan]:
     """The plan, and all that are smaller, the largest first."""
     below: MemoryPlan | None = plan
@@ -168,15 +183,16 @@ def too_small(
             f"; {num_rows} tokens a micro-batch would fit: lower max_seq_length or"
             " per_device_batch_size to that, which starts another run"
         )
-    error = PorosOOMError(
+    return PorosOOMError(
         f"the smallest plan needs {needed_gb:.2f} GB of the device for {step.num_rows} tokens a"
         f" micro-batch, {told_size(budget_bytes)} are there for it",
         where="vram_budget",
         remediation=way_out,
+        phase="plan",
+        asked_bytes=needed(step.num_rows),
+        cap_bytes=budget_bytes,
+        setting=f"vram_budget: {setting_gb:.2f}",
     )
-    error.phase, error.cap_bytes = "plan", budget_bytes
-    error.asked_bytes, error.setting = needed(step.num_rows), f"vram_budget: {setting_gb:.2f}"
-    return error
 
 
 def least_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:

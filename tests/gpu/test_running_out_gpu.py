@@ -11,9 +11,9 @@ from poros import events, failpoints
 from poros.config import PorosConfig
 from poros.memory_plan import FEWEST_SLOTS, MemoryPlan
 from poros.memory_planner import rungs
+from poros.streaming.shortage import free
 from poros.training import planning
 from poros.training.session import Session
-from poros.training.shortage import free
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
 from tests.engine.loading.tiny_models import write_model
 from tests.engine.training.tiny_run import results_of, tiny_settings

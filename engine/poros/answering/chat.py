@@ -17,7 +17,7 @@ from poros.answering.load import load_speaker
 from poros.answering.speaker import Sampling, Speaker, Stop
 from poros.answering.told import shown, told
 from poros.data.chat_template import ChatTemplate
-from poros.errors import PorosDataError, PorosError
+from poros.errors import PorosDataError, PorosError, PorosHostMemoryError, PorosOOMError
 from poros.row_shapes import Message
 
 _HELP = "/exit ends, /reset begins anew, Ctrl-C stops an answer"
@@ -88,19 +88,28 @@ class Chat:
             click.echo(f"{_without_way_out(error)} -> /reset begins anew", err=True)
             return
         stop = Stop()
-        with _interrupts(stop):
-            if self._compare:
-                shown("base: ")
-                self._speaker.answer(ids, self._sampling, adapted=False, show=shown, stop=stop)
-                shown("\nadapter: ")
-            answer = "" if stop.asked else self._answer(ids, stop)
+        try:
+            with _interrupts(stop):
+                answer = self._said(ids, stop)
+        except (PorosOOMError, PorosHostMemoryError) as error:
+            shown("\n")
+            if self._speaker.memory.is_lost:
+                raise
+            click.echo(f"{error}; /reset begins anew", err=True)
+            return
         shown("\n")
         if stop.asked:
             click.echo("(stopped)", err=True)
         self.messages = [*messages, {"role": "assistant", "content": answer}]
         self._tell_room(len(ids), answer)
 
-    def _answer(self, ids: list[int], stop: Stop) -> str:
+    def _said(self, ids: list[int], stop: Stop) -> str:
+        if self._compare:
+            shown("base: ")
+            self._speaker.answer(ids, self._sampling, adapted=False, show=shown, stop=stop)
+            shown("\nadapter: ")
+        if stop.asked:
+            return ""
         return self._speaker.answer(ids, self._sampling, show=shown, stop=stop)
 
     def _tell_room(self, num_tokens: int, answer: str) -> None:

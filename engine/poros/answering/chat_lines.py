@@ -127,6 +127,8 @@ class LineChat:
                 answer = "" if stop.asked else self._answer(who, ids, stop)
         except PorosError as error:
             self._tell({"event": "refused", **_parts(error)})
+            if self._speaker.memory.is_lost:
+                raise
             return
         self.messages = [*messages, {"role": "assistant", "content": answer}]
         used = len(ids) + len(self._speaker.tokenizer(answer)["input_ids"])

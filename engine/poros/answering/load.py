@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from poros.adapter_files import AdapterFolder, find_adapter
-from poros.answering.speaker import Speaker
+from poros.answering.speaker import ASK_LESS, Speaker
 from poros.config import PorosConfig
 from poros.config_yaml import read_document
 from poros.errors import PorosError, PorosModelError, escape_control
 from poros.events import Event, Warned
-from poros.loading.base_model import BaseModel
 from poros.loading.hub import base_of
-from poros.memory_plan import MemoryPlan, evenly_spaced, memory_plan
 from poros.model_config import read_config
+from poros.training.answers import AnswerRoom, context_tokens, plan_answers
+from poros.training.cap import held_to
 from poros.training.inputs import choose_device, open_model, read_tokenizer
+from poros.training.placement import Placement
 from poros.training.streamed_model import load_configured, stream_model
 
 _OF_THE_RUN = (
@@ -29,10 +27,6 @@ _OF_THE_RUN = (
 )  # fmt: skip
 _UNLOADED = ("use_dora", "modules_to_save", "trainable_token_indices")
 _UNMERGED = ("trainable_token_indices",)
-_BESIDE_BYTES = 2**30
-"""Left free for activations and what the libraries take."""
-_CACHED_TOKENS = 8192
-"""Whose keys and values there is room for when blocks are kept on the device."""
 
 Emit = Callable[[Event], None]
 
@@ -55,7 +49,7 @@ def load_speaker(
         device: ``auto``, ``cpu`` or ``cuda:N``.
         quantization: Of the base; None: the run's, or NF4.
         vram_budget: ``auto`` keeps the blocks on the device that fit; ``min`` none; or a number
-            of GB.
+            of GB, which is then the most that is taken.
 
     Raises:
         PorosError: The kind says what is wrong.
@@ -70,46 +64,23 @@ def load_speaker(
         opened = open_model(config, emit)
     tokenizer = read_tokenizer(_tokenizer_folder(found, opened.folder))
     loaded = load_configured(config, opened.source, opened.architecture, device=place, emit=emit)
-    plan = _plan(loaded, config.vram_budget, place)
     # A whole model gets an adapter that is never used.
     path = None if found.whole else found.path
-    with warnings.catch_warnings():
+    with held_to(config.vram_budget, place), warnings.catch_warnings():
         # PEFT's, of a base that is named in another way than it was in training.
         warnings.simplefilter("ignore")
+        plan = plan_answers(loaded, config, place)
         streamed = stream_model(loaded, plan, config, device=place, emit=emit, adapter=path)
-    model = streamed.model.eval()
-    context = _context_tokens(loaded.model.config)
-    return Speaker(model, tokenizer, place, named, context, has_adapter=not found.whole)
-
-
-def _plan(base: BaseModel, budget: float | str, device: torch.device) -> MemoryPlan:
-    """Blocks that stay on the device, as many as there is room for; all travel on the CPU."""
-    # Nothing is trained: there are no moments, and adapters stay where they are needed.
-    plan = replace(
-        memory_plan(budget), moments_on_host=False, adapters_on_host=False, boundaries_on_host=False
+    placement = Placement.of(streamed, None, emit=emit)
+    placement.way_out = f"add --vram-budget min, or {ASK_LESS}"
+    return Speaker(
+        model=streamed.model.eval(),
+        tokenizer=tokenizer,
+        base=named,
+        context_tokens=context_tokens(loaded.model.config),
+        memory=AnswerRoom(placement, emit, vram_budget=config.vram_budget, ask_less=ASK_LESS),
+        has_adapter=not found.whole,
     )
-    if budget == "min" or device.type != "cuda":
-        return plan
-    room = torch.cuda.mem_get_info(device)[0]
-    if not isinstance(budget, str):
-        room = min(room, int(budget * 1e9))
-    largest = max(block.num_bytes for block in base.blocks)
-    room -= base.resident_bytes + _cache_bytes(base) + plan.num_slots * largest + _BESIDE_BYTES
-    count = max(0, min(len(base.blocks), room // largest))
-    return replace(plan, resident=evenly_spaced(len(base.blocks), count) if count else ())
-
-
-def _cache_bytes(base: BaseModel) -> int:
-    text: Any = base.model.config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    per_token = 2 * int(heads) * int(width) * 2 * len(base.layers)
-    return per_token * min(_CACHED_TOKENS, _context_tokens(base.model.config) or _CACHED_TOKENS)
-
-
-def _context_tokens(config: Any) -> int | None:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _settings(
@@ -121,6 +92,7 @@ def _settings(
 ) -> PorosConfig:
     """The run's own settings as far as they say how the base is loaded, and the command's."""
     own: dict[str, Any] = {}
+    rank = found.config.get("r")
     if found.run is not None:
         try:
             values = read_document(found.run / "config.yaml").values
@@ -135,6 +107,8 @@ def _settings(
         own["vram_budget"] = float(vram_budget)
     else:
         own["vram_budget"] = vram_budget
+    if isinstance(rank, int) and rank > 0:
+        own["lora_rank"] = rank  # how large the adapter is, for the plan
     return PorosConfig(model_name_or_path=base, device=device, **own)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from poros.data.tokens import choose_pad_token
-from poros.errors import PorosHostMemoryError, PorosOOMError
+from poros.training.answers import AnswerRoom
 
-SMALLER = "add --vram-budget min, or ask for less: --max-new-tokens, a shorter conversation"
+ASK_LESS = "ask for less: --max-new-tokens, a shorter conversation"
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,23 @@ class Speaker:
     Attributes:
         model: Adapters on the streamed base.
         tokenizer: Its tokenizer.
-        device: Where it computes.
         base: The base's name.
         context_tokens: The most tokens of question and answer together; None: not known.
+        memory: Moves to the host what there is no room for.
         has_adapter: False: a whole model answers.
     """
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
-    device: torch.device
     base: str
     context_tokens: int | None
+    memory: AnswerRoom
     has_adapter: bool = True
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.memory.placement.device
 
     def room(self, num_tokens: int) -> int | None:
         """Tokens that may follow so many; None: no limit is known."""
@@ -92,26 +97,43 @@ class Speaker:
             stop: Ends the answer early.
 
         Raises:
-            PorosOOMError: The device's memory is not enough.
+            PorosOOMError: The device's memory is not enough under the smallest plan.
+            PorosHostMemoryError: The host's is not.
         """
         room = self.room(len(ids))
         wanted = sampling.max_new_tokens if room is None else min(sampling.max_new_tokens, room)
-        stream = TextStream(self.tokenizer, show)
-        ids_1T = torch.tensor([ids], device=self.device)
-        torch.manual_seed(sampling.seed)
+        once = _ShownOnce(show)
+
+        def attempt() -> Tensor:
+            once.begin()
+            torch.manual_seed(sampling.seed)
+            return self._made(
+                torch.tensor([ids], device=self.device),
+                self._settings(sampling, wanted),
+                TextStream(self.tokenizer, once),
+                stop or Stop(),
+            )
+
         is_adapted = adapted and self.has_adapter
         alone = contextlib.nullcontext() if is_adapted else self.model.disable_adapter()
-        with torch.no_grad(), alone, _memory(), warnings.catch_warnings():
+        with alone:
+            made_1T = self.memory.fitted(attempt)
+        new_ids = made_1T[0, len(ids) :].tolist()
+        return str(self.tokenizer.decode(new_ids, skip_special_tokens=True))
+
+    def _made(
+        self, ids_1T: Tensor, settings: GenerationConfig, stream: TextStream, stop: Stop
+    ) -> Tensor:
+        with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries to each other; nothing to act on
             made_1T: Tensor = self.model.generate(
                 input_ids=ids_1T,
                 attention_mask=torch.ones_like(ids_1T),
-                generation_config=self._settings(sampling, wanted),
+                generation_config=settings,
                 streamer=stream,
-                stopping_criteria=StoppingCriteriaList([_Stopped(stop or Stop())]),
+                stopping_criteria=StoppingCriteriaList([_Stopped(stop)]),
             )
-        new_ids = made_1T[0, len(ids) :].tolist()
-        return str(self.tokenizer.decode(new_ids, skip_special_tokens=True))
+        return made_1T
 
     def _settings(self, sampling: Sampling, num_tokens: int) -> GenerationConfig:
         own: Any = self.model.generation_config
@@ -172,18 +194,19 @@ class _Stopped(StoppingCriteria):
         return torch.tensor(done, device=input_ids.device)
 
 
-@contextlib.contextmanager
-def _memory() -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        reason = str(error).partition(". ")[0]
-        raise PorosOOMError(reason, where="answering", remediation=SMALLER) from error
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
-            raise
-        raise PorosHostMemoryError(
-            "the host has too little memory for the answer",
-            where="answering",
-            remediation="close other programs, or ask for less: --max-new-tokens",
-        ) from error
+class _ShownOnce:
+    """Shows an answer that may be made again: the same beginning is not shown twice."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._num_shown = self._num_made = 0
+
+    def begin(self) -> None:
+        """It is made from its beginning."""
+        self._num_made = 0
+
+    def __call__(self, text: str) -> None:
+        num_known = min(max(self._num_shown - self._num_made, 0), len(text))
+        self._num_made += len(text)
+        self._num_shown = max(self._num_shown, self._num_made)
+        self._show(text[num_known:])

@@ -11,22 +11,27 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from poros.api.asked import answers, room_of, tell_warnings
 from poros.api.folders import refuse_to_lose
 from poros.config import PorosConfig
 from poros.errors import PorosConfigError, PorosModelError
-from poros.memory_plan import MemoryPlan
+from poros.training.answers import plan_loop
+from poros.training.cap import held_to
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import choose_device, open_model, read_tokenizer
 from poros.training.lora import save_adapter, trainable_params
-from poros.training.samples import answer
+from poros.training.placement import Placement
 from poros.training.streamed_model import load_configured, stream_model
 
 
 class PorosModel:
     """A base whose layers are streamed, with an adapter on it.
 
-    Everything outside the layers is on the device. `model` can be called and trained as any model
-    of PEFT; a run with checkpoints, plans and samples is `PorosTrainer`'s.
+    `model` can be called and trained as any model of PEFT; a run with checkpoints and samples is
+    `PorosTrainer`'s. With ``vram_budget: auto`` everything outside the layers is on the device, and
+    the layers for which a step of the config's batch and length leaves room. With a number of GB or
+    ``min`` the head may wait on the host: then a loss comes from labels given to the model, and
+    logits have no gradient.
 
     Attributes:
         device: Where it computes.
@@ -46,15 +51,22 @@ class PorosModel:
         prepare_cuda()
         self.device = choose_device(config.device)
         enforce_determinism(self.device, num_threads=config.cpu_threads)
-        opened = open_model(config, _ignore)
+        opened = open_model(config, tell_warnings)
         self._folder = opened.folder
         base = load_configured(
-            config, opened.source, opened.architecture, device=self.device, emit=_ignore
+            config, opened.source, opened.architecture, device=self.device, emit=tell_warnings
         )
-        plan = MemoryPlan(num_slots=config.num_slots)
-        self._streamed = stream_model(
-            base, plan, config, device=self.device, emit=_ignore, adapter=adapter
-        )
+        with held_to(config.vram_budget, self.device):
+            self._streamed = stream_model(
+                base,
+                plan_loop(base, config, self.device),
+                config,
+                device=self.device,
+                emit=tell_warnings,
+                adapter=adapter,
+            )
+        placement = Placement.of(self._streamed, None, emit=tell_warnings)
+        self._room = room_of(placement, config.vram_budget)
         self._model: PeftModel | None = self._streamed.model
         self._model.eval()
 
@@ -165,10 +177,12 @@ class PorosModel:
         Args:
             prompts: One question or several; each is a conversation of its own.
             max_new_tokens: Most tokens of an answer.
+
+        Raises:
+            PorosOOMError: The device's memory is not enough, with all on the host that can be.
         """
-        asked = [prompts] if isinstance(prompts, str) else list(prompts)
-        return answer(
-            self.model, self.tokenizer, asked, max_new_tokens=max_new_tokens, device=self.device
+        return answers(
+            self.model, self.tokenizer, prompts, max_new_tokens=max_new_tokens, room=self._room
         )
 
     def save(self, output_dir: str) -> None:
@@ -198,16 +212,15 @@ class PorosModel:
                 where="merge_and_unload()",
                 remediation="merge with poros export, shard by shard",
             )
-        self._streamed.manager.forget()
+        host, placement = torch.device("cpu"), self._room.placement
+        placement.rest()
+        if placement.head is not None:
+            placement.head.detach()
+        self._streamed.ends.give_back(host)
         self._streamed.attachment.detach()
-        host = torch.device("cpu")
         for block in self._streamed.base.blocks:
             block.dissolve([host] * len(block.places))
         peft_model.to(host)
         merged: PreTrainedModel = peft_model.merge_and_unload()
         self._model = None
         return merged
-
-
-def _ignore(event: object) -> None:
-    del event

@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
+from poros.api.asked import answers, room_of, tell_warnings
 from poros.api.folders import refuse_to_lose
 from poros.api.model import PorosModel
 from poros.api.publish import publish
@@ -19,12 +20,12 @@ from poros.config import PorosConfig
 from poros.data.batches import batches_in_order
 from poros.data.given import name_of
 from poros.errors import PorosConfigError
-from poros.events import EvaluationFinished, Event, RunFinished, StepFinished, Warned
+from poros.events import EvaluationFinished, Event, RunFinished, StepFinished
 from poros.progress import LinePrinter, Printer
+from poros.training.answers import AnswerRoom
 from poros.training.assembly import Assembly
 from poros.training.evaluate import evaluate
 from poros.training.inputs import DataReader, Given, open_model, read_tokenizer
-from poros.training.samples import answer
 from poros.training.session import Session
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class PorosTrainer:
         """
         self.config = config
         self.listeners: list[Printer] | None = None
-        self._opened = open_model(config, self._emit)
+        self._opened = open_model(config, tell_warnings)
         self._tokenizer = read_tokenizer(self._opened.folder)
         self._trained: Assembly | None = None
         self._untrained: PorosModel | None = None
@@ -178,21 +179,25 @@ class PorosTrainer:
 
         Raises:
             PorosDataError: The data can't be read, or hold no label.
+            PorosOOMError: The device's memory is not enough, with all on the host that can be.
         """
         reader = DataReader(
-            self.config, self._tokenizer, self._opened.source.config["vocab_size"], self._emit
+            self.config, self._tokenizer, self._opened.source.config["vocab_size"], tell_warnings
         )
         given = None if isinstance(eval_dataset, str) else eval_dataset
         held_out = reader.samples(name_of(eval_dataset), given, "validation")
-        result = evaluate(
-            self.model,
-            batches_in_order(
-                held_out.samples,
-                batch_size=self.config.per_device_batch_size,
-                pad_token_id=held_out.report.pad_token_id,
+        result = self._room.fitted(
+            lambda: evaluate(
+                self.model,
+                batches_in_order(
+                    held_out.samples,
+                    batch_size=self.config.per_device_batch_size,
+                    pad_token_id=held_out.report.pad_token_id,
+                ),
+                device=self._room.placement.device,
+                autocast_dtype=torch.bfloat16 if self.config.autocast else None,
             ),
-            device=self._device,
-            autocast_dtype=torch.bfloat16 if self.config.autocast else None,
+            phase="evaluate",
         )
         return {"eval_loss": result.loss, "eval_perplexity": result.perplexity}
 
@@ -202,14 +207,12 @@ class PorosTrainer:
         Args:
             prompts: One question or several; each is a conversation of its own.
             max_new_tokens: Most tokens of an answer.
+
+        Raises:
+            PorosOOMError: The device's memory is not enough, with all on the host that can be.
         """
-        asked = [prompts] if isinstance(prompts, str) else list(prompts)
-        return answer(
-            self.model,
-            self._tokenizer,
-            asked,
-            max_new_tokens=max_new_tokens,
-            device=self._device,
+        return answers(
+            self.model, self._tokenizer, prompts, max_new_tokens=max_new_tokens, room=self._room
         )
 
     def save(
@@ -245,8 +248,10 @@ class PorosTrainer:
             publish(folder, hub_model_id)
 
     @property
-    def _device(self) -> torch.device:
-        return self._trained.device if self._trained is not None else self._before().device
+    def _room(self) -> AnswerRoom:
+        if self._trained is None:
+            return self._before()._room
+        return room_of(self._trained.room.placement, self.config.vram_budget)
 
     def _before(self) -> PorosModel:
         """The model with an adapter that adds nothing yet."""
@@ -279,11 +284,6 @@ class PorosTrainer:
         if resume_from is not None:
             changes["resume"] = str(Path(resume_from).expanduser())
         return PorosConfig(**self.config.model_dump(exclude_unset=True) | changes)
-
-    def _emit(self, event: Event) -> None:
-        """Of what happens outside a run, warnings are shown."""
-        if isinstance(event, Warned):
-            sys.stderr.write(f"poros: warning: {event.message}\n")
 
 
 class _Seen:

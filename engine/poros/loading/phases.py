@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +10,7 @@ import torch
 
 from poros.errors import PorosHostMemoryError, PorosOOMError
 from poros.events import Event, PhaseFinished, PhaseStarted
+from poros.streaming.shortage import is_host_shortage, told_shortage
 
 Emit = Callable[[Event], None]
 
@@ -40,7 +40,7 @@ def device_peak(device: torch.device) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turn running out of memory into the error that says so."""
+    """Turn running out of memory into the error that says so, in a load."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -48,9 +48,10 @@ def memory_errors() -> Iterator[None]:
             "the device has too little memory for the largest linear",
             where="loading the model",
             remediation="free the device, or take a smaller model",
+            **told_shortage(error, phase="load").sizes(),
         ) from error
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search("DefaultCPUAllocator", str(error)):
+        if not is_host_shortage(error):
             raise
         raise PorosHostMemoryError(
             "the host has too little memory for the model's blocks",

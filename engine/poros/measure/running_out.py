@@ -20,10 +20,10 @@ from poros.measure.plan import Cell
 from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment
 from poros.streaming.block_manager import BlockManager
+from poros.streaming.shortage import MakeRoom, Shortage
 from poros.training.host_adamw import HostAdamW
 from poros.training.host_ends import HostEnds
 from poros.training.placement import Placement
-from poros.training.shortage import MakeRoom, Shortage
 from poros.training.streamed_head import StreamedHead
 
 

@@ -35,6 +35,7 @@ from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.boundaries import boundaries_of
+from poros.streaming.shortage import MakeRoom
 from poros.training.checkpoint import TrainerState, save_checkpoint
 from poros.training.determinism import enforce_determinism
 from poros.training.host_adamw import HostAdamW, make_planned_optimizer, travelling_adapters
@@ -43,7 +44,6 @@ from poros.training.kv_cache import is_kv_cache
 from poros.training.lora import attach_lora, trainable_params
 from poros.training.memory_map import MemoryMapper
 from poros.training.optimizer import Params
-from poros.training.shortage import MakeRoom
 from poros.training.streamed_head import StreamedHead
 from poros.training.train_step import train_step
 

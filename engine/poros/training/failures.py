@@ -15,25 +15,33 @@ from poros.errors import (
     PorosOOMError,
 )
 from poros.events import RunFailed
+from poros.streaming.shortage import is_host_shortage, is_shortage, told_shortage
 
 
 def as_poros_error(
-    error: BaseException, config: PorosConfig, *, step: int, folder: Path
+    error: BaseException, config: PorosConfig, *, step: int, phase: str, folder: Path
 ) -> PorosError | None:
-    """The error to show; None: it is a bug of ours."""
+    """The error to show; None: it is a bug of ours.
+
+    Args:
+        error: What ended a run.
+        config: Its settings.
+        step: The last one that was made.
+        phase: What it was in.
+        folder: Where it writes.
+    """
     if isinstance(error, PorosError):
         return error
     where = f"step {step + 1}" if step else "before the second step"
-    if isinstance(error, torch.OutOfMemoryError):
-        reason = str(error).partition(". ")[0]
-        return PorosOOMError(reason, where=where, remediation=_smaller_plan(config))
+    if is_shortage(error):
+        return _out_of_memory(error, config, where=where, phase=phase)
     if isinstance(error, torch.AcceleratorError):
         return PorosDeviceLostError(
             f"the device failed: {str(error).partition(chr(10))[0]}",
             where=where,
             remediation="start again, it goes on from the last checkpoint; see dmesg for Xid lines",
         )
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+    if is_host_shortage(error):
         return PorosHostMemoryError(
             "the host has too little memory",
             where=where,
@@ -53,11 +61,14 @@ def failed_event(error: PorosError, *, step: int) -> RunFailed:
         where=error.where,
         remediation=error.remediation,
         exit_code=error.exit_code,
+        memory=error.sizes if isinstance(error, PorosOOMError) else {},
     )
 
 
-def _smaller_plan(config: PorosConfig) -> str:
-    """The settings to try, those that change no bit first."""
+def _out_of_memory(
+    error: BaseException, config: PorosConfig, *, where: str, phase: str
+) -> PorosOOMError:
+    """With the settings to try, those that change no bit first."""
     same_bits = []
     if not isinstance(config.vram_budget, str):
         same_bits.append("vram_budget: min")
@@ -65,9 +76,18 @@ def _smaller_plan(config: PorosConfig) -> str:
         same_bits.append("num_slots: 2")
     if config.layers_per_block > 1:
         same_bits.append("block_size: 1")
-    if same_bits:
-        return f"set {', '.join(same_bits)} (same bits) and run again; checkpoints are intact"
-    return (
-        "free the device of other programs; otherwise lower max_seq_length or"
-        " per_device_batch_size, which starts another run; checkpoints are intact"
+    setting = ", ".join(same_bits)
+    way_out = (
+        f"set {setting} (same bits) and run again"
+        if same_bits
+        else "free the device of other programs; otherwise lower max_seq_length or"
+        " per_device_batch_size, which starts another run"
+    )
+    shortage = told_shortage(error, phase=phase)
+    return PorosOOMError(
+        shortage.reason,
+        where=where,
+        remediation=f"{way_out}; checkpoints are intact",
+        setting=setting,
+        **shortage.sizes(),
     )

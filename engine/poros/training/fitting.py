@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from poros.data.batches import Batch
-from poros.training.shortage import free, is_shortage, let_go
+from poros.streaming.shortage import free, is_shortage, let_go
 
 NUM_LENGTHS = 16
 """A length is found to within this part of the one that was too long."""

@@ -54,11 +54,11 @@ class HostEmbedding:
         module.weight = self._away = _placeholder(weight, device)
         module.forward = self._forward  # type: ignore[assignment,method-assign]
 
-    def detach(self) -> None:
-        """Give the module its forward and, on the device, its weight."""
+    def detach(self, device: torch.device | None = None) -> None:
+        """Give the module its forward and its weight, where it computes or on another device."""
         del self.module.forward
         self.module.weight = nn.Parameter(self.weight.detach(), requires_grad=False)
-        self.module.to(self._device)
+        self.module.to(device or self._device)
 
     def _forward(self, ids_BT: Tensor) -> Tensor:
         # The ids come from the host, and here it waits for them: once a micro-batch.
@@ -182,11 +182,26 @@ class HostEnds:
             if model.get_submodule(path) is not embedding.module:
                 self.embeddings.pop(path).detach()
 
-    def _return_head(self, why: str) -> None:
+    def give_back(self, device: torch.device) -> None:
+        """Give all that is on the host back to its modules, for a model that nothing streams.
+
+        Args:
+            device: Where it goes, tied tensors once.
+        """
+        head = self.head
+        if head is not None:
+            self._return_head("it was given back", device)
+        for path, embedding in self.embeddings.items():
+            embedding.detach(device)
+            if head is not None and path in self.tied:
+                embedding.module.weight = head.weight
+        self.embeddings = {}
+
+    def _return_head(self, why: str, device: torch.device | None = None) -> None:
         assert self.head is not None
         assert self.block is not None
         for name in dict(self.head.named_parameters(recurse=False)):
-            weight = self.block.tensor(name).to(self.device, copy=True)
+            weight = self.block.tensor(name).to(device or self.device, copy=True)
             setattr(self.head, name, nn.Parameter(weight, requires_grad=False))
         self.head, self.block, self.why_resident = None, None, why
 

@@ -16,14 +16,15 @@ from transformers import PreTrainedModel
 
 from poros.errors import PorosOOMError
 from poros.events import Event
+from poros.memory_answers import without_training
 from poros.memory_plan import FEWEST_SLOTS, MemoryPlan, smaller
 from poros.memory_planner import rungs, smallest
 from poros.streaming.attach import Attachment
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.boundaries import boundaries_of
+from poros.streaming.shortage import Shortage, free, is_shortage, let_go, shortage_of
 from poros.training.host_adamw import HostAdamW
 from poros.training.host_ends import HostEnds
-from poros.training.shortage import Shortage, free, is_shortage, let_go, shortage_of
 from poros.training.streamed_head import StreamedHead
 from poros.training.streamed_model import StreamedModel
 
@@ -39,11 +40,12 @@ class Placement:
         attachment: The layers on it.
         ends: Head and embeddings.
         head: The head's part in the model's forward, if it is on the host.
-        optimizer: Moments, adapters, gradients.
+        optimizer: Moments, adapters, gradients; None: nothing is trained, and they stay.
         device: Where the model computes.
         emit: Is told of a head that has to stay.
         num_chunk_rows: Of the loss, once the head is on the host; None: by memory.
         half_moved: Memory ended while a smaller plan was taken, for good: no step can be made.
+        way_out: What to say then.
     """
 
     plan: MemoryPlan
@@ -52,11 +54,12 @@ class Placement:
     attachment: Attachment
     ends: HostEnds
     head: StreamedHead | None
-    optimizer: HostAdamW
+    optimizer: HostAdamW | None
     device: torch.device
     emit: Callable[[Event], None]
     num_chunk_rows: int | None = None
     half_moved: bool = False
+    way_out: str = "set vram_budget: min (same bits) and start again; checkpoints are intact"
 
     def __post_init__(self) -> None:
         """Know how many slots there are: a short model has fewer than a plan allows."""
@@ -65,9 +68,9 @@ class Placement:
 
     @classmethod
     def of(
-        cls, streamed: StreamedModel, optimizer: HostAdamW, *, emit: Callable[[Event], None]
+        cls, streamed: StreamedModel, optimizer: HostAdamW | None, *, emit: Callable[[Event], None]
     ) -> Placement:
-        """Of a model that was put together, and the optimizer of its adapters."""
+        """Of a model that was put together, and the optimizer of its adapters, if there is one."""
         return cls(
             plan=streamed.plan,
             model=streamed.base.model,
@@ -90,11 +93,11 @@ class Placement:
             PorosOOMError: There is too little memory even for its slots.
         """
         below = smaller(self.plan)
-        while below is not None and _frees_nothing(self.plan, below):
+        while below is not None and self._frees_nothing(below):
             below = smaller(below)
         if below is None:
             return None
-        for plan in (*rungs(below), smallest(below)):
+        for plan in map(self._meant, (*rungs(below), smallest(below))):
             shortage = self._taken(plan)
             if shortage is None:
                 return plan
@@ -103,7 +106,9 @@ class Placement:
         raise PorosOOMError(
             f"{shortage.reason}: not even room for what travels",
             where="while a smaller plan was taken",
-            remediation="set vram_budget: min (same bits) and start again; checkpoints are intact",
+            remediation=self.way_out,
+            setting="vram_budget: min",
+            **shortage.sizes(),
         )
 
     def _taken(self, plan: MemoryPlan) -> Shortage | None:
@@ -145,24 +150,29 @@ class Placement:
             moments_on_host=self.plan.moments_on_host,
             adapters_on_host=self.plan.adapters_on_host,
         )
-        if plan.moments_on_host:
+        if self.optimizer is not None and plan.moments_on_host:
             self.optimizer.send_moments()
-        if plan.adapters_on_host:
+        if self.optimizer is not None and plan.adapters_on_host:
             self.optimizer.send_adapters()
             self.attachment.travel(self.optimizer.travelling)
         self.plan = plan
         free(self.device)
+
+    def _frees_nothing(self, below: MemoryPlan) -> bool:
+        """Whether a rung is only about visits of a head that makes none, or about training."""
+        above, below = self._meant(self.plan), self._meant(below)
+        if not above.head_on_host:
+            above = dataclasses.replace(above, head_prefetch=below.head_prefetch)
+        return below == above
+
+    def _meant(self, plan: MemoryPlan) -> MemoryPlan:
+        return without_training(plan) if self.optimizer is None else plan
 
     def rest(self) -> None:
         """Have no block and no head on the device: the next pass brings them again."""
         self.manager.forget()
         if self.head is not None:
             self.head.visitor.leave()
-
-
-def _frees_nothing(plan: MemoryPlan, below: MemoryPlan) -> bool:
-    """Whether a rung is only about the visits of a head that makes none."""
-    return not plan.head_on_host and below == dataclasses.replace(plan, head_prefetch=False)
 
 
 def _nothing() -> None:

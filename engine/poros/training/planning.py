@@ -29,6 +29,7 @@ from poros.plan_history import (
     run_of,
 )
 from poros.told_sizes import told_size
+from poros.training.cap import hold_to
 from poros.training.rates import link_rate, multiply_rate
 
 Emit = Callable[[Event], None]
@@ -121,7 +122,7 @@ def plan_run(
     key = key_of(_facts(config, base, device, step))
     runs = read_runs(key) if on_cuda else []
     rates = machine_rates(device, sizes, step)
-    budget_bytes = _budget(config, device)
+    budget_bytes = room_bytes(config, device)
 
     def correct(plan: MemoryPlan, peak: int) -> int:
         return corrected(plan, peak, runs)
@@ -144,8 +145,7 @@ def plan_run(
         expected = replace(expected, peak_bytes=0, device_bytes=0)
     planned = Planned(expected, sizes, step, budget_bytes, key, known is not None)
     emit(planned.event())
-    if on_cuda and isinstance(config.vram_budget, float):
-        _hold_to(config.vram_budget, device)
+    hold_to(config.vram_budget, device)
     return planned
 
 
@@ -312,7 +312,8 @@ class PlanWatch:
         )
 
 
-def _budget(config: PorosConfig, device: torch.device) -> int | None:
+def room_bytes(config: PorosConfig, device: torch.device) -> int | None:
+    """What the allocator may give out: by the budget, or what is free; None: no matter how much."""
     if isinstance(config.vram_budget, float):
         return round(config.vram_budget * 1e9)
     if config.vram_budget == "min" or device.type != "cuda":
@@ -320,11 +321,6 @@ def _budget(config: PorosConfig, device: torch.device) -> int | None:
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     ours = torch.cuda.memory_reserved(device)
     return max(free_bytes + ours - max(DESKTOP_BYTES, round(DESKTOP_PART * total_bytes)), 0)
-
-
-def _hold_to(budget_gb: float, device: torch.device) -> None:
-    total_bytes = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(budget_gb * 1e9 / total_bytes, 1.0), device)
 
 
 def _facts(

@@ -10,10 +10,11 @@ from poros.config import PorosConfig
 from poros.data.batches import Batch
 from poros.errors import PorosOOMError
 from poros.events import Event, PlanShrunk, Warned
+from poros.memory_plan import MemoryPlan
+from poros.streaming.shortage import MakeRoom, Shortage, until_it_fits
 from poros.told_sizes import told_size
 from poros.training.fitting import fits, fitting_setting
 from poros.training.placement import Placement, in_words
-from poros.training.shortage import MakeRoom, Shortage, until_it_fits
 
 T = TypeVar("T")
 
@@ -48,33 +49,19 @@ class Room:
             micro_batches: What it learns from.
             attempt: Finds out what would fit, once nothing smaller is left.
         """
-        tried_as_it_is = False
-
-        def make_room(shortage: Shortage) -> None:
-            nonlocal tried_as_it_is
-            above = self.placement.plan
-            below = self.placement.shrink()
-            if below is None and not tried_as_it_is:
-                # What was freed may lie together now, and other programs come and go.
-                tried_as_it_is = True
-                self.placement.rest()
-                self._again_as_it_is(step, shortage)
-                return
-            if below is None:
-                raise self._nothing_smaller(shortage, step, micro_batches, attempt)
-            self._emit(
+        return by_smaller_plans(
+            self.placement,
+            again=lambda shortage: self._again_as_it_is(step, shortage),
+            shrunk=lambda above, below, shortage: self._emit(
                 PlanShrunk(
                     step=step,
-                    phase=shortage.phase,
                     change=in_words(above, below),
                     plan=dataclasses.asdict(below),
-                    asked_bytes=shortage.asked_bytes,
-                    in_use_bytes=shortage.in_use_bytes,
-                    cap_bytes=shortage.cap_bytes,
+                    **shortage.sizes(),
                 )
-            )
-
-        return make_room
+            ),
+            refusal=lambda shortage: self._nothing_smaller(shortage, step, micro_batches, attempt),
+        )
 
     def first_that_fits(
         self, phase: str, step: int, attempts: Sequence[tuple[str, Callable[[], T]]]
@@ -123,22 +110,14 @@ class Room:
         micro_batches: Sequence[Batch],
         attempt: Pass | None,
     ) -> PorosOOMError:
-        sizes = "everything that can be is on the host"
-        if shortage.cap_bytes:
-            sizes = (
-                f"{told_size(shortage.asked_bytes)} asked for, {told_size(shortage.in_use_bytes)}"
-                f" of {told_size(shortage.cap_bytes)} in use, {sizes}"
-            )
         way_out, setting = self._way_out(shortage, micro_batches, attempt)
-        error = PorosOOMError(
-            f"{shortage.reason}: {sizes}",
+        return PorosOOMError(
+            f"{shortage.reason}: {in_bytes(shortage)}everything that can be is on the host",
             where=f"step {step}, {shortage.phase}",
             remediation=f"{way_out}; checkpoints are intact",
+            setting=setting,
+            **shortage.sizes(),
         )
-        error.phase, error.cap_bytes = shortage.phase, shortage.cap_bytes
-        error.asked_bytes, error.in_use_bytes = shortage.asked_bytes, shortage.in_use_bytes
-        error.setting = setting
-        return error
 
     def _way_out(
         self, shortage: Shortage, micro_batches: Sequence[Batch], attempt: Pass | None
@@ -173,3 +152,46 @@ class Room:
         else:
             setting = f"max_seq_length: {found.num_tokens}"
         return f"set {setting}, which was tried and fits, and start another run", setting
+
+
+def by_smaller_plans(
+    placement: Placement,
+    *,
+    again: Callable[[Shortage], None],
+    shrunk: Callable[[MemoryPlan, MemoryPlan, Shortage], None],
+    refusal: Callable[[Shortage], PorosOOMError],
+) -> MakeRoom:
+    """Makes room by smaller plans while there are some, then lets the smallest one try once more.
+
+    Args:
+        placement: What can move.
+        again: Is told that nothing smaller is left.
+        shrunk: Is told each smaller plan, after the one that was in force.
+        refusal: The error for a shortage that nothing helps against.
+    """
+    tried_as_it_is = False
+
+    def make_room(shortage: Shortage) -> None:
+        nonlocal tried_as_it_is
+        above = placement.plan
+        below = placement.shrink()
+        if below is not None:
+            shrunk(above, below, shortage)
+            return
+        if tried_as_it_is:
+            raise refusal(shortage)
+        # What was freed may lie together now, and other programs come and go.
+        tried_as_it_is = True
+        placement.rest()
+        again(shortage)
+
+    return make_room
+
+
+def in_bytes(shortage: Shortage) -> str:
+    """What is known of a shortage's sizes, before what else is said of it."""
+    if not shortage.cap_bytes:
+        return ""
+    sizes = (shortage.asked_bytes, shortage.in_use_bytes, shortage.cap_bytes)
+    asked, in_use, cap = map(told_size, sizes)
+    return f"{asked} asked for, {in_use} of {cap} in use, "

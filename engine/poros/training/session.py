@@ -300,7 +300,9 @@ class Session:
             self.emit(finished)
             return finished
         assert isinstance(outcome, BaseException)
-        error = as_poros_error(outcome, self.config, step=self.step, folder=run.events_path)
+        error = as_poros_error(
+            outcome, self.config, step=self.step, phase=self._phase, folder=run.events_path
+        )
         if error is None:
             message = f"{type(outcome).__name__}: {outcome}"
             self.emit(failed_event(PorosError(message), step=self.step))

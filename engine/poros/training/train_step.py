@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from poros import failpoints
 from poros.data.batches import Batch
 from poros.errors import PorosNonFiniteError
+from poros.streaming.shortage import MakeRoom, until_it_fits
 from poros.training.determinism import rng_state, set_rng_state
 from poros.training.optimizer import MOMENTS, AdapterAdamW, Params
-from poros.training.shortage import MakeRoom, until_it_fits
 
 T = TypeVar("T")
 

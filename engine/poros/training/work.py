@@ -21,6 +21,7 @@ from poros.streaming.block_manager import BlockManager
 from poros.training.ahead import Ahead, start_device
 from poros.training.assembly import Assembly, Surroundings
 from poros.training.batching import make_batches, num_total_steps, warmup_warning
+from poros.training.cap import own_limit_comes_back
 from poros.training.determinism import enforce_determinism, prepare_cuda
 from poros.training.inputs import Given, Inputs, choose_device, read_inputs
 from poros.training.resume import ResumePoint, finished_before, set_aside_newer
@@ -80,11 +81,14 @@ class Work:
             return Outcome(loss=ended.final_loss, adapter=self.run_folder.adapter, already=True)
         around = self._accept(recorded, exact=exact)
         self._start(inputs.device, total_steps)
-        assembly = Assembly(config, inputs, batches, around, point)
+        with own_limit_comes_back(inputs.device):
+            return self._train(Assembly(config, inputs, batches, around, point))
+
+    def _train(self, assembly: Assembly) -> Outcome:
         self.show(assembly.streamed.manager)
         if self.memory_map:
             assembly.map_memory()
-        if point is None and not self.control.is_stopping:
+        if self.point is None and not self.control.is_stopping:
             assembly.looks.evaluate(0)
             assembly.looks.ask("before", 0)
         self.emit(PhaseStarted(phase="train"))

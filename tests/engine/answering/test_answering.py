@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +20,13 @@ from poros.answering.generate import prompt_ids, question, run_generate
 from poros.answering.load import load_speaker
 from poros.answering.speaker import Sampling, Speaker, Stop, TextStream
 from poros.answering.told import plain
-from poros.errors import PorosConfigError, PorosDataError, PorosModelError, PorosOOMError
+from poros.errors import (
+    PorosConfigError,
+    PorosDataError,
+    PorosHostMemoryError,
+    PorosModelError,
+    PorosOOMError,
+)
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
 from tests.engine.export.adapters import write_adapter, write_base
 from tests.engine.loading.tiny_models import CPU, stock_4bit
@@ -215,14 +222,57 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(
     assert speaker.answer(ids, SHORT) == speaker.answer(ids, SHORT, stop=Stop())
 
 
-def test_memory_that_runs_out_is_told_in_a_line(
-    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+def full() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+
+def test_an_answer_that_runs_out_of_memory_is_made_again_under_a_smaller_plan(
+    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path))
+    told: list[str] = []
+    options = {"quantization": "bf16", "vram_budget": "1"}
+    talker = load_speaker(str(adapter), emit=lambda e: told.append(str(e)), **options)
+    assert talker.memory.placement.plan.resident == (0, 1, 2)
+    ids = prompt_ids(talker, question(QUESTION, None))
+    expected = talker.answer(ids, SHORT)
+    told.clear()
+    shown, num_puts, put = list[str](), 0, TextStream.put
+
+    def short_of_memory(stream: TextStream, value: torch.Tensor) -> None:
+        nonlocal num_puts
+        num_puts += 1
+        if num_puts in (4, 8, 9):  # half way, then again at once
+            raise full()
+        put(stream, value)
+
+    monkeypatch.setattr(TextStream, "put", short_of_memory)
+    assert talker.answer(ids, SHORT, show=shown.append) == expected
+    assert "".join(shown) == expected
+    changes = ["1 resident blocks", "0 resident blocks", "head to the host"]
+    assert len(told) == 3
+    assert all(change in line for change, line in zip(changes, told, strict=True)), told
+    monkeypatch.undo()
+    assert talker.answer(ids, SHORT) == expected
+
+
+def test_memory_that_is_never_enough_is_told_in_a_line(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def out(**named: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        raise full()
 
     monkeypatch.setattr(speaker.model, "generate", out)
-    with pytest.raises(PorosOOMError, match="--vram-budget min"):
+    with pytest.raises(PorosOOMError, match="--max-new-tokens") as caught:
+        speaker.answer([1, 2], SHORT)
+    assert (caught.value.phase, caught.value.asked_bytes) == ("answer", 2 * 2**30)
+    talked = Chat(speaker, None, SHORT)
+    talked.take_turn("a")  # the conversation goes on
+    assert talked.messages == []
+    assert "/reset begins anew" in capsys.readouterr().err
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory")
+    monkeypatch.setattr(speaker.model, "generate", mock.Mock(side_effect=error))
+    with pytest.raises(PorosHostMemoryError, match="the host has too little memory"):
         speaker.answer([1, 2], SHORT)
 
 

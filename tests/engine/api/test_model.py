@@ -5,7 +5,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from poros import PorosModel
+from poros import PorosConfig, PorosModel
 from poros.errors import PorosConfigError, PorosModelError
 from poros.measure.fingerprint import same_bits
 
@@ -46,7 +46,9 @@ def test_it_has_the_resident_models_logits_and_gradients(chat_folder, tmp_path):
 
 
 def test_a_16_bit_merge_has_the_weights_of_pefts(chat_folder, tmp_path):
-    streamed = adapted(PorosModel.from_pretrained(str(chat_folder), quantization="bf16"))
+    settings = {"quantization": "bf16", "vram_budget": "min"}  # so that the ends come back, too
+    streamed = adapted(PorosModel(PorosConfig(model_name_or_path=str(chat_folder), **settings)))
+    assert streamed.model.get_output_embeddings().weight.numel() == 0
     streamed.save(str(tmp_path / "adapter"))
     base = AutoModelForCausalLM.from_pretrained(chat_folder, dtype=torch.bfloat16)
     theirs = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).merge_and_unload()

@@ -10,11 +10,11 @@ import torch
 
 from poros.errors import PorosOOMError
 from poros.measure.fingerprint import same_bits
+from poros.streaming.shortage import Shortage, is_shortage, shortage_of
 from poros.training import optimizer as optimizer_module
 from poros.training import rollback
 from poros.training.host_adamw import HostAdamW
 from poros.training.optimizer import MOMENTS as KINDS
-from poros.training.shortage import Shortage, is_shortage, shortage_of
 from tests.engine.loading.tiny_models import write_model
 from tests.engine.training.host_runs import (
     ADAPTERS,

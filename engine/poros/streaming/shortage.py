@@ -8,12 +8,13 @@ is anything tried again.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 _OTHER_WORDS = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """How memory that torch's allocator has no part in is refused: cuBLAS, and kernels being loaded."""
 
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -31,7 +33,7 @@ class Shortage:
 
     Attributes:
         phase: What was computed: ``forward``, ``backward``, ``norm``, ``step``, ``evaluate``,
-            ``sample``.
+            ``sample``, ``answer``.
         reason: The library's first sentence.
         asked_bytes: Of the allocation; 0: the library doesn't say.
         in_use_bytes: Of the allocator at that moment; 0 on the CPU.
@@ -43,6 +45,12 @@ class Shortage:
     asked_bytes: int = 0
     in_use_bytes: int = 0
     cap_bytes: int = 0
+
+    def sizes(self) -> dict[str, Any]:
+        """Phase and bytes, as `PorosOOMError` takes them."""
+        fields = dataclasses.asdict(self)
+        del fields["reason"]
+        return fields
 
 
 MakeRoom = Callable[[Shortage], None]
@@ -56,19 +64,34 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _OTHER_WORDS)
 
 
+def is_host_shortage(error: BaseException) -> bool:
+    """Whether the error says that the host has no memory left."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
+
+
 def shortage_of(error: BaseException, *, phase: str, device: torch.device) -> Shortage:
     """What is known of the failed allocation; call it before anything is freed."""
+    told = told_shortage(error, phase=phase)
+    if device.type != "cuda":
+        return told
+    return dataclasses.replace(
+        told, in_use_bytes=torch.cuda.memory_allocated(device), cap_bytes=_cap_bytes(device)
+    )
+
+
+def told_shortage(error: BaseException, *, phase: str) -> Shortage:
+    """What the error's own text says of it; nothing is asked of the device."""
     text = str(error)
-    in_use_bytes, cap_bytes = 0, 0
-    if device.type == "cuda":
-        in_use_bytes = torch.cuda.memory_allocated(device)
-        cap_bytes = _cap_bytes(device)
+    allowed_bytes = _bytes_in(text, f"{_SIZE} allowed;")
+    total_bytes = _bytes_in(text, f"total capacity of {_SIZE}")
     return Shortage(
         phase=phase,
         reason=text.partition(". ")[0].partition("\n")[0],
-        asked_bytes=_asked_bytes(text),
-        in_use_bytes=in_use_bytes,
-        cap_bytes=cap_bytes,
+        asked_bytes=_bytes_in(text, f"Tried to allocate {_SIZE}"),
+        in_use_bytes=_bytes_in(text, f"Of the allocated memory {_SIZE}"),
+        cap_bytes=allowed_bytes or total_bytes,
     )
 
 
@@ -124,8 +147,8 @@ def let_go(error: BaseException) -> None:
         chain += [other for other in before if other is not None and id(other) not in seen]
 
 
-def _asked_bytes(text: str) -> int:
-    found = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", text)
+def _bytes_in(text: str, pattern: str) -> int:
+    found = re.search(pattern, text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
