@@ -23,11 +23,13 @@ from poros.dropin.refusals import (
     refuse_wrapped,
 )
 from poros.dropin.selection import move_rest, travelling_tensors
-from poros.errors import PorosConfigError, PorosModelError
+from poros.errors import PorosConfigError, PorosModelError, PorosOOMError
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.host_tier import make_tier
+from poros.streaming.shortage import free, is_shortage, let_go, shortage_of
+from poros.told_sizes import told_size
 from poros.training.determinism import DeterminismSettings, enforce_determinism
 from poros.training.kv_cache import is_kv_cache
 
@@ -46,7 +48,9 @@ class Prepared:
     Attributes:
         anatomy: The model.
         settings: The arguments that it was prepared with.
+        device: Where it computes.
         blocks: Its layers' frozen tensors.
+        came_from: Where those of each block were.
         manager: The ring.
         attachment: The streamed forwards.
         card: What was printed.
@@ -55,7 +59,9 @@ class Prepared:
 
     anatomy: Anatomy
     settings: dict[str, Any]
+    device: torch.device
     blocks: list[Block]
+    came_from: list[list[torch.device]]
     manager: BlockManager
     attachment: Attachment
     card: Card
@@ -162,9 +168,44 @@ def unprepare(model: Model) -> Model:
 
     Raises:
         PorosModelError: It isn't prepared.
+        PorosOOMError: The device has too little memory for all of it; the model stays prepared.
     """
-    _prepared_of(model).undo.close()
+    prepared = _prepared_of(model)
+    _bring_back(prepared)
+    prepared.undo.close()
     return model
+
+
+def _bring_back(prepared: Prepared) -> None:
+    """Have the layers' tensors where they were, before anything of the model changes."""
+    num_slots, shortage = prepared.manager.lay_down(), None
+    try:
+        for block, devices in zip(prepared.blocks, prepared.came_from, strict=True):
+            block.bring_back(devices)
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
+        shortage = shortage_of(error, phase="unprepare", device=prepared.device)
+        let_go(error)
+    else:
+        num_slots = 0  # they are not needed any more
+    finally:
+        if num_slots:
+            for block in prepared.blocks:
+                block.stay()
+            free(prepared.device)
+            prepared.manager.take_up(num_slots)
+    if shortage is None:
+        return
+    num_bytes = sum(block.num_bytes for block in prepared.blocks)
+    raise PorosOOMError(
+        f"{shortage.reason}: the layers take {told_size(num_bytes)} of the device; the model stays"
+        " prepared",
+        where="unprepare()",
+        remediation="delete the optimizer and what else is on the device and call it again, or save"
+        " the adapter with model.save_pretrained(...)",
+        **shortage.sizes(),
+    )
 
 
 def find_prepared(model: nn.Module) -> Prepared | None:
@@ -198,7 +239,8 @@ def _stream(
     _keep_from_repacking(anatomy.layers, undo)
     checkpointing = TakenOff(anatomy.base, layers)
     undo.callback(checkpointing.put_back)
-    blocks = _lay_out(groups, device, undo)
+    came_from = [[entry.value.device for entry in group] for group in groups]
+    blocks = _lay_out(groups, came_from, device, undo)
     home = next(anatomy.base.parameters()).device
     if home != device:
         undo.callback(_move, anatomy, home)
@@ -217,7 +259,7 @@ def _stream(
         deterministic=settings["deterministic"] and settings["preserve_rng_state"],
         notes=(_CHECKPOINTING_IS_OFF,) if checkpointing.was_on else (),
     )
-    return Prepared(anatomy, settings, blocks, manager, attachment, card, undo)
+    return Prepared(anatomy, settings, device, blocks, came_from, manager, attachment, card, undo)
 
 
 def _attach(
@@ -248,13 +290,15 @@ def _put_back_forward(layer: nn.Module, own: Callable[..., Any] | None) -> None:
 
 
 def _lay_out(
-    groups: Sequence[Sequence[FrozenTensor]], device: torch.device, undo: contextlib.ExitStack
+    groups: Sequence[Sequence[FrozenTensor]],
+    came_from: Sequence[Sequence[torch.device]],
+    device: torch.device,
+    undo: contextlib.ExitStack,
 ) -> list[Block]:
     tier, blocks = make_tier("registered", device), []
     for index, group in enumerate(groups):
-        came_from = [entry.value.device for entry in group]
         block = Block.lay_out(index, group, device=device, tier=tier)
-        undo.callback(block.dissolve, came_from)
+        undo.callback(block.dissolve, came_from[index])
         blocks.append(block)
     return blocks
 

@@ -105,6 +105,7 @@ class Block:
         self.tensors = self._away
         self._views = WeakTensorKeyDictionary()
         self._filled: Future[None] | None = None
+        self._back: list[Tensor | None] = []
 
     @classmethod
     def lay_out(
@@ -260,14 +261,32 @@ class Block:
         for entry, tensor in zip(self._frozen, self.tensors, strict=True):
             setattr(entry.holder, entry.attribute, tensor)
 
+    def bring_back(self, devices: Sequence[torch.device]) -> None:
+        """Make ahead what `dissolve` gives the holders on devices; nothing changes yet.
+
+        Args:
+            devices: As `dissolve` gets them.
+        """
+        self._back = [
+            None if device.type == "cpu" else home.to(device, copy=True)
+            for home, device in zip(self.home, devices, strict=True)
+        ]
+
+    def stay(self) -> None:
+        """Drop what `bring_back` made."""
+        self._back = []
+
     def dissolve(self, devices: Sequence[torch.device]) -> None:
         """Give every holder a tensor of its own with the block's bytes; the block is done with.
 
         Args:
             devices: Where each tensor goes, in the order of `places`.
         """
-        for entry, home, device in zip(self._frozen, self.home, devices, strict=True):
-            setattr(entry.holder, entry.attribute, home.to(device, copy=True))
+        back = self._back or [None] * len(self.home)
+        self._back = []
+        for entry, home, device, made in zip(self._frozen, self.home, devices, back, strict=True):
+            own = home.to(device, copy=True) if made is None else made
+            setattr(entry.holder, entry.attribute, own)
         self._frozen, self._away, self.tensors = (), [], []
         self.close()
 

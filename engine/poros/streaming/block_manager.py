@@ -118,7 +118,21 @@ class BlockManager:
         if slot_bytes > self.slot_bytes:
             self.slot_bytes, self._slots = slot_bytes, []  # none of them holds the largest block
         self._slots = self._slots[:num_slots]
-        while len(self._slots) < num_slots:  # where hardly a block travelled
+        self.take_up(num_slots)  # where hardly a block travelled
+
+    def lay_down(self) -> int:
+        """Give the slots' memory back, until `take_up`: nothing may be bound meanwhile.
+
+        Returns:
+            How many there were.
+        """
+        self.forget()
+        num_slots, self._slots = len(self._slots), []
+        return num_slots
+
+    def take_up(self, num_slots: int) -> None:
+        """Have so many slots again."""
+        while len(self._slots) < num_slots:
             self._slots.append(self._new_slot(self.slot_bytes))
 
     def bind(self, index: int, *, direction: int = 1, wrap: bool = False) -> None:

@@ -7,8 +7,9 @@ import torch
 from peft import LoraConfig, PeftModel
 
 import poros
-from poros.errors import PorosConfigError, PorosModelError
+from poros.errors import PorosConfigError, PorosModelError, PorosOOMError
 from poros.measure.fingerprint import same_bits
+from poros.streaming.block import Block
 from tests.engine.dropin.live import live_model, plain_loop
 from tests.engine.loading.tiny_models import open_stock, write_model
 
@@ -83,6 +84,27 @@ def test_unprepare_gives_back_the_very_model(model):
     assert differing(bytes_of(model), before) == []
     assert [a is b for a, b in zip(model.modules(), modules, strict=True)] == [True] * len(modules)
     assert [set(vars(module)) for module in model.modules()] == attributes
+
+
+def test_a_model_that_does_not_fit_any_more_stays_prepared_and_whole(folder, monkeypatch):
+    resident, streamed = live_model(folder), poros.patch_hf_model(live_model(folder))
+    given_back = []
+    bring_back = Block.bring_back
+
+    def run_out(block, devices):
+        given_back.append(block.index)
+        if len(given_back) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0")
+        bring_back(block, devices)
+
+    monkeypatch.setattr(Block, "bring_back", run_out)
+    with pytest.raises(PorosOOMError, match="the model stays prepared") as caught:
+        poros.unprepare(streamed)
+    assert (caught.value.phase, caught.value.asked_bytes) == ("unprepare", 2**30)
+    assert differing(plain_loop(streamed), plain_loop(resident)) == []
+    poros.unprepare(streamed)
+    assert differing(bytes_of(streamed), bytes_of(resident)) == []
+    assert len(given_back) == 2 + len(streamed.get_base_model().model.layers)
 
 
 def test_a_model_trained_and_given_back_trains_on_to_the_same_bits(folder):
