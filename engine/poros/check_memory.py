@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poros.check_sizes import Stored, is_head, is_tied, layer_of, stored_tensors
-from poros.errors import PorosError
+from poros.errors import PorosError, PorosOOMError
 from poros.memory_plan import MemoryPlan, memory_plan
-from poros.memory_planner import Estimate, Rates, choose, estimate
+from poros.memory_planner import Estimate, Rates, choose, estimate, rows_that_fit
 from poros.memory_sizes import (
     CONTEXT_BYTES,
     FLOAT_BYTES,
@@ -17,6 +17,7 @@ from poros.memory_sizes import (
     LinearShape,
     ModelSizes,
     StepShape,
+    device_level_bytes,
     lasting_bytes,
     phase_bytes,
 )
@@ -115,9 +116,12 @@ def planned(sizes: ModelSizes, wanted: Wanted, rates: Rates | None = None) -> Es
     """
     if wanted.vram_gb is None:
         return estimate(memory_plan("min"), sizes, wanted.step, rates=rates)
-    # So that what the process is expected to take of the card is no more than was named.
-    room_bytes = max(wanted.vram_gb * 1e9 - CONTEXT_BYTES, 0) / FRAGMENTATION
-    return choose(int(room_bytes), sizes, wanted.step, rates=rates)
+    return choose(_room_bytes(wanted.vram_gb), sizes, wanted.step, rates=rates)
+
+
+def _room_bytes(vram_gb: float) -> int:
+    """So that what the process is expected to take of the card is no more than was named."""
+    return int(max(vram_gb * 1e9 - CONTEXT_BYTES, 0) / FRAGMENTATION)
 
 
 def plan_rows(sizes: ModelSizes, wanted: Wanted) -> list[tuple[str, str]]:
@@ -129,10 +133,30 @@ def plan_rows(sizes: ModelSizes, wanted: Wanted) -> list[tuple[str, str]]:
         try:
             found = planned(sizes, wanted)
             told = f"{_where(found.plan, sizes)}; {_told(found)}"
-        except PorosError as error:
-            told = f"does not fit: {error}"
+        except PorosOOMError as error:
+            told = f"does not fit: {_shortfall(error, sizes, wanted)}"
         rows.append((f"in {wanted.vram_gb:g} GB", told))
     return rows
+
+
+def trains_row(sizes: ModelSizes, wanted: Wanted) -> tuple[str, str]:
+    """The last line for people: whether such a run can be, on the card that was named."""
+    try:
+        planned(sizes, wanted)
+    except PorosOOMError:
+        assert wanted.vram_gb is not None
+        return ("trains", f"not in {wanted.vram_gb:g} GB with these samples")
+    return ("trains", "yes")
+
+
+def _shortfall(error: PorosOOMError, sizes: ModelSizes, wanted: Wanted) -> str:
+    """How much of a card it takes, and what would fit this one."""
+    assert wanted.vram_gb is not None
+    needed = between(device_level_bytes(error.asked_bytes), DEVICE_BAND)
+    room_bytes, tokens = _room_bytes(wanted.vram_gb), f"{wanted.batch} x {wanted.seq_len} tokens"
+    num_rows = rows_that_fit(room_bytes, sizes, wanted.step)
+    fits = f"{num_rows} tokens a micro-batch would fit" if num_rows else "no sample fits"
+    return f"{tokens} take {needed} of the card; {fits}"
 
 
 def plan_record(sizes: ModelSizes, wanted: Wanted) -> dict[str, Any]:

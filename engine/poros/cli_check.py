@@ -123,7 +123,7 @@ def _rates(link_gb_s: float | None, tflops: float | None) -> tuple[Rates, str]:
 
 
 def _lines(report: Report, wanted: Wanted, rates: Rates, rates_of: str) -> list[tuple[str, str]]:
-    from poros.check_memory import plan_rows
+    from poros.check_memory import plan_rows, trains_row
     from poros.check_needs import need_rows, needs
 
     part = f" (text part of {report.whole})" if report.whole else ""
@@ -163,7 +163,9 @@ def _lines(report: Report, wanted: Wanted, rates: Rates, rates_of: str) -> list[
         found = needs(report.memory, wanted, rates, prequantised=report.prequantised)
         lines += need_rows(found, download_bytes=_download(report), rates=rates, rates_of=rates_of)
     lines += [("refused", f"{error}") for error in report.refusals]
-    return lines if report.refusals else [*lines, ("trains", "yes")]
+    if report.refusals:
+        return lines
+    return [*lines, trains_row(report.memory, wanted) if report.memory else ("trains", "yes")]
 
 
 def _hub_lines(report: Report) -> list[tuple[str, str]]:

@@ -26,7 +26,9 @@ from poros.errors import (
     PorosError,
     PorosHostMemoryError,
     PorosStorageError,
+    escape_control,
 )
+from poros.variables import unread
 
 BROKEN_PIPE = 141
 """Exit code when the reader of stdout went away: 128 + SIGPIPE."""
@@ -71,6 +73,7 @@ class Guard:
         words = list(sys.argv[1:] if arguments is None else arguments)
         # A line that can't be parsed is answered in the wanted form too.
         self._as_json = "--json" in words
+        _tell_unread(words)
         try:
             result = self._run(command, words, name)
             sys.stdout.flush()
@@ -194,6 +197,18 @@ def tell(error: PorosError) -> int:
         for line in error.lines():
             click.echo(line, err=True)
     return error.exit_code
+
+
+def _tell_unread(words: Sequence[str]) -> None:
+    """Say which POROS_* variables nobody reads: a misspelt one would be missed in silence."""
+    refuses = words[:1] == ["train"]  # what reads settings refuses those that are alike
+    with contextlib.suppress(OSError):
+        for name, meant in unread(os.environ).items():
+            if not (meant and refuses):
+                hint = f"did you mean {meant}?" if meant else "it is no variable of Poros"
+                click.echo(
+                    f"poros: warning: nothing reads {escape_control(name)}: {hint}", err=True
+                )
 
 
 def _interrupted() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,8 @@ from poros.config import ALIASES, PorosConfig, field_schemas
 from poros.config_errors import types, unknown_key
 from poros.config_yaml import Document, KeyPath, parse_document, read_document, scalar_value
 from poros.errors import PorosConfigError, escape_control
+from poros.variables import OTHERS, PREFIX, unread
 
-_ENVIRONMENT_PREFIX = "POROS_"
-_OTHER_VARIABLES = frozenset({"POROS_FAILPOINT", "POROS_USER_ASSERTED_ARCHS", "POROS_CACHE"})
 _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
 _PLAIN = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
 
@@ -115,20 +113,20 @@ def _aliases_of(key: str) -> list[str]:
 def _from_environment(
     environ: Mapping[str, str], problems: list[PorosConfigError]
 ) -> Iterable[tuple[str, Any, str]]:
-    known = field_schemas()
+    known, misspelt = field_schemas(), unread(environ)
     for name in sorted(environ):
-        key = name.removeprefix(_ENVIRONMENT_PREFIX).lower()
+        key = name.removeprefix(PREFIX).lower()
         key = ALIASES.get(key, key)
-        if not name.startswith(_ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
+        if not name.startswith(PREFIX) or name in OTHERS:
             continue
         if key in known:
             yield key, value_of_text(environ[name], known[key], name, problems), name
-        elif nearest := difflib.get_close_matches(key, known, n=1, cutoff=0.85):
+        elif misspelt.get(name):
             problems.append(
                 PorosConfigError(
                     f"unknown variable {name}",
                     where="environment",
-                    remediation=f"did you mean {_ENVIRONMENT_PREFIX}{nearest[0].upper()}?",
+                    remediation=f"did you mean {misspelt[name]}?",
                 )
             )
 

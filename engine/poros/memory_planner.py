@@ -168,15 +168,10 @@ def too_small(
     budget_bytes: int, sizes: ModelSizes, step: StepShape, correct: Correct = as_estimated
 ) -> PorosOOMError:
     """What to say when nothing fits: the memory that is needed, or the rows that would fit."""
-    foot = smallest(MemoryPlan())
-
-    def needed(num_rows: int) -> int:
-        shorter = replace(step, num_rows=num_rows)
-        return correct(foot, peak_bytes(foot, sizes, shorter))
-
-    num_rows = fitting_rows(budget_bytes, step.num_rows, needed)
-    needed_gb = -(-needed(step.num_rows) // 10**7) / 100
-    setting_gb = -(-budget_for(needed(step.num_rows)) // 10**7) / 100
+    needed_bytes = _foot_bytes(sizes, step, correct)
+    num_rows = rows_that_fit(budget_bytes, sizes, step, correct)
+    needed_gb = -(-needed_bytes // 10**7) / 100
+    setting_gb = -(-budget_for(needed_bytes) // 10**7) / 100
     way_out = f"set vram_budget: {setting_gb:.2f} if the card has it"
     if num_rows:
         way_out += (
@@ -189,10 +184,26 @@ def too_small(
         where="vram_budget",
         remediation=way_out,
         phase="plan",
-        asked_bytes=needed(step.num_rows),
+        asked_bytes=needed_bytes,
         cap_bytes=budget_bytes,
         setting=f"vram_budget: {setting_gb:.2f}",
     )
+
+
+def rows_that_fit(
+    budget_bytes: int, sizes: ModelSizes, step: StepShape, correct: Correct = as_estimated
+) -> int:
+    """The most rows of a micro-batch, fewer than the step's, for which the smallest plan fits."""
+    return fitting_rows(
+        budget_bytes,
+        step.num_rows,
+        lambda num_rows: _foot_bytes(sizes, replace(step, num_rows=num_rows), correct),
+    )
+
+
+def _foot_bytes(sizes: ModelSizes, step: StepShape, correct: Correct) -> int:
+    foot = smallest(MemoryPlan())
+    return correct(foot, peak_bytes(foot, sizes, step))
 
 
 def least_bytes(plan: MemoryPlan, sizes: ModelSizes, step: StepShape) -> int:

@@ -85,6 +85,9 @@ def test_what_a_plan_needs_is_told_from_headers(folder):
     record = json.loads(poros_here("check", str(folder), *long).stdout)["plan"]
     assert not record["fits"]
     assert "tokens a micro-batch would fit" in record["remediation"]
+    told = poros_here("check", str(folder), *long[:-1]).stdout
+    assert "does not fit: 1 x 16384 tokens take 9.73 to 11.3 GB of the card; 2950 tokens" in told
+    assert told.rstrip().endswith("trains  not in 3.5 GB with these samples")
 
 
 def test_a_proved_family_is_certified_with_the_artifacts_behind_it(folder):

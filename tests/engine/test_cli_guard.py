@@ -34,6 +34,19 @@ def test_an_error_s_lines_go_to_stderr(capsys):
     )
 
 
+def test_variables_that_nobody_reads_are_told_by_every_command(monkeypatch, capsys):
+    for name in ("POROS_CACH", "POROS_OWN\n", "POROS_SEED", "POROS_FAILPOINT"):
+        monkeypatch.setenv(name, "")
+    assert Guard().run(command(lambda: None), [], name="work") == 0
+    assert capsys.readouterr().err == (
+        "poros: warning: nothing reads POROS_CACH: did you mean POROS_CACHE?\n"
+        "poros: warning: nothing reads POROS_OWN\\n: it is no variable of Poros\n"
+    )
+    # train reads settings, and refuses a name that is alike.
+    Guard().run(command(lambda: None), ["train"], name="work")
+    assert "POROS_CACH:" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("in_run_folder", [True, False])
 def test_a_bug_leaves_a_crash_file_and_one_line(tmp_path, monkeypatch, capsys, in_run_folder):
     monkeypatch.setenv("POROS_CACHE", str(tmp_path / "cache"))

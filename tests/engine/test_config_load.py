@@ -116,7 +116,13 @@ def test_a_setting_is_read_by_what_its_field_takes(setting, value):
 def test_wrong_settings_and_variables_are_named():
     lines = refusal(
         settings=["sed=3", "seed", "seed=x", "samples=[a"],
-        environ={"POROS_LERNING_RATE": "1", "POROS_PACKING": "maybe", "POROS_FAILPOINT": "x:y"},
+        environ={
+            "POROS_LERNING_RATE": "1",
+            "POROS_PACKING": "maybe",
+            "POROS_FAILPOINT": "x:y",
+            "POROS_CACH": "here",
+            "POROS_OF_THE_USERS_OWN": "1",
+        },
     )
     text = "\n".join(lines)
     assert "unknown key 'sed', --set -> did you mean seed?" in text
@@ -126,7 +132,8 @@ def test_wrong_settings_and_variables_are_named():
     assert "did you mean POROS_LEARNING_RATE?" in text
     assert 'packing must be true or false, not the text "maybe", POROS_PACKING' in text
     assert "--set samples" in text
-    assert len(lines) == 6
+    assert "unknown variable POROS_CACH, environment -> did you mean POROS_CACHE?" in text
+    assert len(lines) == 7
 
 
 def lines_from(call: Callable[[], object]) -> list[str]:

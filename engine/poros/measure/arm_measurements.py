@@ -87,6 +87,7 @@ def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedModel) -> MemoryMapp
         optimizer=streamed.optimizer,
         manager=streamed.manager,
         device=streamed.device,
-        ends_bytes=streamed.ends.num_bytes,
+        attachment=streamed.attachment,
+        ends=streamed.ends,
     )
     return MemoryMapper(parts, plan.memory_map_path(cell), silent)

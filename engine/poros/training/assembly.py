@@ -169,7 +169,8 @@ class Assembly:
             optimizer=self.optimizer,
             manager=self.streamed.manager,
             device=self.device,
-            ends_bytes=self.streamed.ends.num_bytes,
+            attachment=self.streamed.attachment,
+            ends=self.streamed.ends,
         )
         self.trainer.mapper = MemoryMapper(parts, self.around.run.memory_map, self.around.emit)
 

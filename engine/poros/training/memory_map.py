@@ -23,8 +23,10 @@ from poros.errors import PorosOOMError
 from poros.events import Event, MemoryMapped
 from poros.loading.base_model import BaseModel
 from poros.memory_sizes import CUBLAS_WORKSPACE_BYTES
+from poros.streaming.attach import Attachment
 from poros.streaming.block_manager import BlockManager
 from poros.training.host_adamw import HostAdamW
+from poros.training.host_ends import HostEnds
 from poros.training.memory_names import NOT_NAMED, name_of
 from poros.training.memory_replay import BEFORE, Allocation, Notes, Peak, find_peak
 from poros.training.optimizer import AdapterAdamW, Params
@@ -104,7 +106,8 @@ class MappedParts:
         optimizer: Over those.
         manager: The ring.
         device: Where it computes.
-        host_bytes: What lies on the host, by name, beside the optimizer's part.
+        host_bytes: Tells what lies on the host now, by name, beside the optimizer's part: a plan
+            that was made smaller has more there.
     """
 
     model: nn.Module
@@ -113,7 +116,7 @@ class MappedParts:
     optimizer: AdapterAdamW
     manager: BlockManager
     device: torch.device
-    host_bytes: Mapping[str, int]
+    host_bytes: Callable[[], Mapping[str, int]]
 
     def known(self) -> Named:
         """Tensors that lie on the device between steps, by group; slots before what is in them."""
@@ -142,7 +145,7 @@ class MappedParts:
     def on_host(self) -> dict[str, int]:
         """Bytes on the host by name."""
         held = self.optimizer.holdings(self.params)
-        found = dict(self.host_bytes) | {group.name: group.host_bytes for group in held}
+        found = dict(self.host_bytes()) | {group.name: group.host_bytes for group in held}
         return {name: num_bytes for name, num_bytes in found.items() if num_bytes}
 
 
@@ -153,10 +156,20 @@ def mapped_parts(
     params: Params,
     optimizer: AdapterAdamW,
     manager: BlockManager,
+    attachment: Attachment,
+    ends: HostEnds,
     device: torch.device,
-    ends_bytes: int,
 ) -> MappedParts:
-    """The parts of a run; `ends_bytes` of head and embeddings are on the host."""
+    """The parts of a run."""
+
+    def host_bytes() -> dict[str, int]:
+        boundaries = attachment.boundaries
+        return {
+            "blocks": sum(block.host_bytes for block in base.blocks),
+            "head and embeddings": ends.num_bytes,
+            "boundaries": boundaries.host_bytes if boundaries is not None else 0,
+        }
+
     return MappedParts(
         model=model,
         layers=base.layers,
@@ -164,10 +177,7 @@ def mapped_parts(
         optimizer=optimizer,
         manager=manager,
         device=device,
-        host_bytes={
-            "blocks": sum(block.host_bytes for block in base.blocks),
-            "head and embeddings": ends_bytes,
-        },
+        host_bytes=host_bytes,
     )
 
 

@@ -105,7 +105,7 @@ def made(card, tmp_path, layer):
         optimizer=Optimizer(state={}),
         manager=SimpleNamespace(buffers=[card.take(on_card(2 * MB))], place_buffers=[]),
         device=torch.device("cuda", 0),
-        host_bytes={"blocks": 5},
+        host_bytes=lambda: {"blocks": 5},
     )
     told = []
     return MemoryMapper(parts, tmp_path / "memory_map.json", told.append), told
