@@ -10,6 +10,7 @@ from typing import Any
 from poros import atomic
 from poros.cache_hold import alone, is_in_use
 from poros.errors import PorosConfigError, PorosOutputError, escape_control
+from poros.os_errors import refused
 from poros.user_cache import user_cache
 
 MANIFEST = "poros_cache.json"
@@ -127,9 +128,11 @@ def remove_entry(entry: CacheEntry) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise PorosOutputError(
-                f"can't be removed ({error.strerror})",
-                where=escape_control(str(entry.path)),
+            raise refused(
+                PorosOutputError,
+                "can't be removed",
+                error,
+                where=entry.path,
                 remediation="mend the rights of its folder",
             ) from error
 

@@ -94,13 +94,16 @@ def _refuse_other_file(path: Path, mark: str, *, force: bool) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     from poros.atomic import write_file
-    from poros.errors import PorosOutputError, escape_control
+    from poros.errors import PorosOutputError
+    from poros.os_errors import refused
 
     try:
         write_file(path, content)
     except OSError as error:
-        raise PorosOutputError(
-            f"the report can't be written ({error.strerror})",
-            where=escape_control(str(path)),
+        raise refused(
+            PorosOutputError,
+            "the report can't be written",
+            error,
+            where=path,
             remediation="give -o a place that can be written",
         ) from error

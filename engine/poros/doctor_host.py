@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poros.doctor_rows import Row, State, gb
+from poros.os_errors import why
 
 SMALL_HOST_BYTES = 8_000_000_000
 """Less can't hold the blocks of a 7B model beside the libraries."""
@@ -229,7 +230,7 @@ def _try_to_write(folder: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return why(error)
     return ""
 
 

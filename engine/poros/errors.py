@@ -224,6 +224,10 @@ class PorosOOMError(PorosError):
         names = ("phase", "asked_bytes", "in_use_bytes", "cap_bytes", "setting")
         return {name: getattr(self, name) for name in names}
 
+    def record(self) -> dict[str, Any]:
+        """Its parts, and the sizes."""
+        return super().record() | {"memory": self.sizes}
+
 
 class PorosDeviceLostError(PorosError):
     """The device is gone, or refuses all further work."""

@@ -344,11 +344,7 @@ class RunFinished(Event):
 @_event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFailed(Event):
-    """The run ended on an error; the fields are those of the PorosError.
-
-    ``memory`` is of device memory that ran out: ``phase``, ``asked_bytes``, ``in_use_bytes``,
-    ``cap_bytes``, and the ``setting`` that would fit; what is 0 or empty is not known.
-    """
+    """The run ended on an error; the fields are its own, `memory` those of PorosOOMError alone."""
 
     name: ClassVar[str] = "run_failed"
     step: int

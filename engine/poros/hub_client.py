@@ -23,6 +23,7 @@ from poros._version import __version__
 from poros.errors import PorosError, PorosHubError
 from poros.hub_errors import NO_REPOSITORY, not_the_hubs, refusal, unreachable
 from poros.hub_names import HubName, checked_endpoint, token
+from poros.os_errors import refused
 
 _MOST_REDIRECTS = 5
 _MOST_BYTES = 64_000_000
@@ -193,8 +194,10 @@ def _tls(named: str | None) -> ssl.SSLContext:
             cafile=None if is_folder else named, capath=named if is_folder else None
         )
     except OSError as error:
-        raise PorosHubError(
-            f"certificates can't be read ({error.strerror or type(error).__name__})",
+        raise refused(
+            PorosHubError,
+            "certificates can't be read",
+            error,
             where=str(named),
             remediation=f"correct or unset {', '.join(_CERTIFICATES)}",
         ) from None

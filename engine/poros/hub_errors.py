@@ -13,6 +13,9 @@ UNREACHABLE = "check the network and run again, or give the folder of a copy"
 OUTAGES = (BUSY, BROKEN, UNREACHABLE)
 """The ways out where the Hub said nothing of the model; a copy that is here may do."""
 
+_WRITE = f"{LOGIN}, with a token that may write"
+_KEPT = "the adapter lies in the folder"
+
 GATED, NO_REPOSITORY, NO_REVISION = "GatedRepo", "RepoNotFound", "RevisionNotFound"
 """What the Hub's header ``X-Error-Code`` says."""
 
@@ -54,7 +57,7 @@ def refusal(
             where=where,
             remediation=f"{LOGIN}; the token must be allowed to read this model",
         )
-    if status == 429 or status >= 500:
+    if is_outage(status):
         return PorosHubError(f"the Hub failed (HTTP {status})", where=where, remediation=BUSY)
     return PorosHubError(
         f"the Hub answered with HTTP {status}",
@@ -79,6 +82,51 @@ def unreachable(kind: str, where: str, *, fetching: bool = False) -> PorosHubErr
         where=where,
         remediation=BROKEN if fetching else UNREACHABLE,
     )
+
+
+def upload_refusal(status: int, where: str) -> PorosHubError:
+    """The error for an upload that the Hub answers with an HTTP status."""
+    if status == 409:
+        what, mend = "somebody else changed the repository meanwhile", "save again"
+    elif status == 401:
+        what, mend = "the Hub does not know you", _WRITE
+    elif status == 403:
+        what, mend = "the Hub does not let you write there", f"{_WRITE} under this owner"
+    elif status == 404:
+        what, mend = "no such owner, or no right to see it", f"check hub_model_id, and {_WRITE}"
+    elif is_outage(status):
+        what, mend = "the Hub failed", "try again later"
+    else:
+        what, mend = "the Hub refused the upload", "check hub_model_id='owner/name'"
+    return PorosHubError(f"{what} (HTTP {status}); {_KEPT}", where=where, remediation=mend)
+
+
+def upload_broken(kind: str, where: str, endpoint: str) -> PorosHubError:
+    """Nobody answered an upload, or not to the end; `kind` is the error's class."""
+    return PorosHubError(
+        f"the upload failed ({kind}); {_KEPT}",
+        where=where,
+        remediation=f"check network, login and HF_ENDPOINT ({endpoint}), save again",
+    )
+
+
+def upload_offline(where: str) -> PorosHubError:
+    """Nothing may go to the network."""
+    return PorosHubError(
+        f"HF_HUB_OFFLINE is set; {_KEPT}", where=where, remediation="unset it and save again"
+    )
+
+
+def no_repository_name(where: str) -> PorosHubError:
+    """The name is none that a repository can have."""
+    return PorosHubError(
+        "no name for a repository", where=where, remediation="give hub_model_id='owner/name'"
+    )
+
+
+def is_outage(status: int) -> bool:
+    """Whether trying again later may help."""
+    return status == 429 or status >= 500
 
 
 def refuse_pickles(name: str, files: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from poros.leaderboard_row import (
     whole,
 )
 from poros.leaderboard_runs import run_rows
+from poros.os_errors import why
 from poros.report_facts import number
 from poros.run_folder import read_run
 
@@ -119,7 +120,7 @@ def _read(path: Path) -> tuple[list[Row], str]:
         record = json.loads(path.read_bytes())
         rows = rows_of(record, path.absolute().parent.name)
     except OSError as error:
-        return [], f"can't be read ({error.strerror})"
+        return [], f"can't be read ({why(error)})"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         return [], "is no record of poros parity"
     return rows, "" if rows else "measured neither memory nor time"

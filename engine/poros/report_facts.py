@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from poros import run_folder, runs
-from poros.errors import PorosConfigError, escape_control
+from poros.errors import PorosConfigError
+from poros.os_errors import refused
 from poros.run_registry import Known
 from poros.run_story import Story
 from poros.run_story import fold as fold_story
@@ -115,9 +116,11 @@ def _fold_lines(facts: Facts, path: Path) -> Iterator[str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise PorosConfigError(
-            f"the run's events can't be read ({error.strerror})",
-            where=escape_control(str(path)),
+        raise refused(
+            PorosConfigError,
+            "the run's events can't be read",
+            error,
+            where=path,
             remediation="without them there is nothing to report",
         ) from error
     for line_number, raw in enumerate(content.split(b"\n")[:-1], 1):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from poros.errors import PorosDataError, escape_control
+from poros.os_errors import refused
 from poros.strict_json import StrictJsonError, parse, parse_items
 
 OnBadLine = Literal["error", "skip"]
@@ -107,9 +108,11 @@ def iterate_rows(path: Path, bad_lines: BadLines) -> Iterator[Row]:
     try:
         yield from reader(path, bad_lines)
     except OSError as error:
-        raise PorosDataError(
-            f"can't read the file ({error.strerror})",
-            where=str(path),
+        raise refused(
+            PorosDataError,
+            "the file can't be read",
+            error,
+            where=path,
             remediation="check its permissions and the disk",
         ) from error
 

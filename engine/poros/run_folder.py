@@ -25,6 +25,7 @@ from typing import Any
 from poros import atomic
 from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosOutputError, escape_control
+from poros.os_errors import refused
 
 FORMAT = 1
 
@@ -359,9 +360,11 @@ def _taken(path: Path, reason: str) -> PorosOutputError:
 
 
 def _unwritable(path: Path, error: OSError) -> PorosOutputError:
-    return PorosOutputError(
-        f"the output folder can't be written: {error.strerror or error}",
-        where=escape_control(str(path)),
+    return refused(
+        PorosOutputError,
+        "the output folder can't be written",
+        error,
+        where=path,
         remediation="choose another output_dir, or mend its mount and rights",
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosModelError
+from poros.os_errors import refused
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -124,9 +125,7 @@ def unreadable(path: Path, error: OSError) -> PorosModelError:
     """What to say of a file of the model that the system doesn't hand out."""
     denied = isinstance(error, PermissionError)
     mend = f"make it readable: chmod u+r {path}" if denied else DOWNLOAD_AGAIN
-    return PorosModelError(
-        f"can't read the file: {error.strerror}", where=str(path), remediation=mend
-    )
+    return refused(PorosModelError, "the file can't be read", error, where=path, remediation=mend)
 
 
 def short_list(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poros.errors import PorosOutputError, escape_control
+from poros.os_errors import refused
 
 _OURS = frozenset({"adapter_config.json", "adapter_model.safetensors", "README.md", "poros_state"})
 
@@ -27,8 +28,10 @@ def refuse_to_lose(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PorosOutputError(
-            f"the folder can't be made: {error.strerror}",
-            where=escape_control(str(folder)),
+        raise refused(
+            PorosOutputError,
+            "the folder can't be made",
+            error,
+            where=folder,
             remediation="give another one",
         ) from error

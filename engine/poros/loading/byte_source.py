@@ -19,6 +19,7 @@ from torch import Tensor
 from poros.errors import PorosModelError
 from poros.loading.file_hashes import file_hashes
 from poros.model_config import read_config
+from poros.os_errors import refused
 from poros.streaming.file_reader import FilePart
 from poros.weights_index import DOWNLOAD_AGAIN, StoredTensor, TensorHeader, read_index
 
@@ -153,8 +154,10 @@ def read_part(name: str, part: FilePart) -> Tensor:
                     raise OSError(None, "the file became shorter while it was read")
                 done += count
     except OSError as error:
-        raise PorosModelError(
-            f"can't read {len(view)} bytes: {error.strerror}",
+        raise refused(
+            PorosModelError,
+            f"{len(view)} bytes can't be read",
+            error,
             where=f"tensor {name} in {part.file}",
             remediation=DOWNLOAD_AGAIN,
         ) from error

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from poros.errors import PorosModelError
+from poros.os_errors import refused
 from poros.weights_index import DOWNLOAD_AGAIN
 
 PIECE_BYTES = 8 * 2**20
@@ -191,9 +192,11 @@ def _errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PorosModelError(
-            f"can't read the model's file: {error.strerror}",
-            where=str(path),
+        raise refused(
+            PorosModelError,
+            "the model's file can't be read",
+            error,
+            where=path,
             remediation="start again, and leave the model's files alone while a run reads them"
             if error.strerror == _CHANGED
             else DOWNLOAD_AGAIN,

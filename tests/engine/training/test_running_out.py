@@ -76,6 +76,18 @@ def test_all_the_way_down_costs_no_bit(settings, whole, monkeypatch, tmp_path, p
     ]
 
 
+def test_the_memory_map_has_what_a_smaller_plan_moved(settings, monkeypatch, tmp_path):
+    arm(monkeypatch, "train.forward:oom@1", "train.forward:oom@2")
+    seen = []
+    config = PorosConfig(**(settings | {"max_steps": 1}))
+    listeners = [lambda event, line: seen.append(event)]
+    Session(config, listeners=listeners, memory_map=True).run()
+    assert len(shrunk(seen)) == 2
+    [mapped] = [event for event in seen if isinstance(event, events.MemoryMapped)]
+    assert set(mapped.host_bytes) == {"blocks", "head and embeddings", "boundaries"}
+    assert min(mapped.host_bytes.values()) > 0
+
+
 @pytest.mark.parametrize("num_shortages", [1, 2, 3])
 def test_blocks_that_all_had_a_place_begin_to_travel(
     settings, whole, monkeypatch, tmp_path, num_shortages
@@ -101,6 +113,7 @@ def test_without_a_smaller_plan_the_run_ends_with_what_to_set(settings, monkeypa
     assert caught.value.phase == "backward"
     setting = "per_device_batch_size: 1 with gradient_accumulation_steps: 4"
     assert caught.value.setting == setting
+    assert caught.value.record()["memory"]["setting"] == setting
     assert sorted(path.name for path in (tmp_path / "out/checkpoints").glob("step-*")) == [
         "step-000001", "step-000002",
     ]  # fmt: skip
