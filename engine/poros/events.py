@@ -23,10 +23,12 @@ class Event:
 
 
 _EVENT_TYPES: dict[str, type[Event]] = {}
+_FIELD_NAMES: dict[str, tuple[str, ...]] = {}
 
 
 def _event(cls: type[Event]) -> type[Event]:
     _EVENT_TYPES[cls.name] = cls
+    _FIELD_NAMES[cls.name] = tuple(field.name for field in dataclasses.fields(cls))
     return cls
 
 
@@ -389,9 +391,9 @@ def from_record(record: dict[str, Any]) -> Event | None:
     kind = _EVENT_TYPES.get(record["event"])
     if kind is None:
         return None
-    known = {f.name for f in dataclasses.fields(kind)}
-    fields = {k: v for k, v in record.items() if k in known}
-    fields |= dict.fromkeys(record.get("not_finite", ()), math.nan)
+    fields = {name: record[name] for name in _FIELD_NAMES[kind.name] if name in record}
+    for name in record.get("not_finite", ()):
+        fields[name] = math.nan
     try:
         return kind(**fields)
     except TypeError as error:

@@ -18,8 +18,8 @@ from pathlib import Path
 from poros import events
 from poros.events import Event
 
-MOST_BYTES = 1 << 20
-"""Read at one look."""
+MOST_BYTES = 1 << 18
+"""Read at one look: some hundred lines, ten milliseconds."""
 MOST_WAITING = 50_000
 """Lines that wait for whoever drains, before a reading thread stops reading."""
 
