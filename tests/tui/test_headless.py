@@ -181,7 +181,35 @@ def test_a_full_stdout_stops_nothing(bench):
     assert sum("step_finished" in line for line in bench.lines()) == 5
 
 
+@pytest.fixture
+def small_disk(bench):
+    bench.run_folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(bench.run_folder)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a disk can't be mounted here")
+    yield bench.run_folder
+    engine_at(bench.run_folder).kill()
+    subprocess.run(["umount", "-l", str(bench.run_folder)], check=True)
+
+
 @pytest.mark.long
+def test_a_disk_that_gets_full_stops_neither_the_engine_nor_who_looks(bench, small_disk):
+    with bench.start("train", "CONFIG", "--set", "max_steps=250") as process:
+        bench.wait_for_steps()
+        with bench.start("attach") as looking:
+            with contextlib.suppress(OSError):
+                (small_disk / "filler").write_bytes(b"x" * (1 << 20))
+            stdout, stderr = process.communicate(timeout=LIMIT_S)
+            _, looked_at = looking.communicate(timeout=LIMIT_S)
+    num_told = sum("step_finished" in line for line in bench.lines())
+    assert num_told < 250
+    assert (process.returncode, stderr) == (0, "")
+    assert "done: 250 steps" in stdout
+    # Who only looks knows no more than the file: it ended, and nobody said how.
+    assert looking.returncode == 1
+    assert "without a word" in looked_at
+
+
 def test_the_command_trains_in_an_engine_of_its_own(bench, monkeypatch):
     stub = (sys.executable, "-m", "tests.tui.engine.stub_engine")
     monkeypatch.setattr(process, "PROGRAM", stub)
@@ -192,6 +220,7 @@ def test_the_command_trains_in_an_engine_of_its_own(bench, monkeypatch):
     assert done.stdout.startswith("m on cpu: 2 steps")
 
 
+@pytest.mark.long
 def test_attaching_to_nothing_is_one_line(bench):
     code, stdout, stderr = bench.run("attach")
     assert (code, stdout) == (2, "")
