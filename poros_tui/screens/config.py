@@ -142,6 +142,8 @@ class ConfigScreen(PorosScreen):
 
     def on_row_done(self, event: Row.Done) -> None:
         """Enter goes to the next question; after the last one to the button."""
+        if self.focused is None or event.row not in self.focused.ancestors:
+            return  # a second Enter came before the first one had moved the keyboard
         if event.row.key == "output_dir":
             self.query_one("#start", Button).focus()
         else:

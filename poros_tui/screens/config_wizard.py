@@ -95,6 +95,9 @@ class Wizard:
             self.model = model
         if dataset is not None:
             was_demo = is_demo_data(self.dataset)
+            if was_demo and dataset != self.dataset and self._given is not None:
+                self._given, self.own = None, {}  # the demo's samples suit no other data
+                self.card, self.effort = HERE, "usual"
             self.dataset = dataset
             if is_demo_data(dataset) and self._given is None:
                 self.effort = DEMO

@@ -1,19 +1,190 @@
-"""What came out of a run: adapter, samples before and after, export, report."""
+"""What came out of a run: adapter, samples before and after, export, report, a talk with it."""
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.widgets import Static
+from pathlib import Path
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from poros_tui import glyphs
+from poros_tui.screens import result_told
 from poros_tui.screens.base import PorosScreen
+from poros_tui.screens.config_preview import PathDialog
+from poros_tui.screens.result_chat import ChatPane
+from poros_tui.screens.result_facts import Outcome, OutcomeReader
+from poros_tui.screens.result_jobs import (
+    Job,
+    export_arguments,
+    exported,
+    report_arguments,
+    reported,
+)
+from poros_tui.state import AppState
+from poros_tui.widgets.panel import Panel
+
+PANES = {
+    "overview": "Overview",
+    "samples": "Before and after",
+    "talk": "Talk to it",
+    "use": "Use it",
+}
 
 
 class ResultScreen(PorosScreen):
     """The mode `result`."""
 
     TITLE = "Result"
-    HELP = "What came out of a run: adapter, samples before and after, export, report."
+    CSS_PATH = "../styles/result.tcss"
+    LAYOUT_STYLE = "fill"
+    AUTO_FOCUS = ""  # keys are commands until a pane is chosen
+    HELP = (
+        "What came out of a run: how it went, answers before and after, a talk with the adapter,"
+        " and how to take it elsewhere."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "pane('overview')", "Overview", id="result.overview", show=False,
+                tooltip="How the run went"),
+        Binding("b", "pane('samples')", "Samples", id="result.samples",
+                tooltip="Answers before and after"),
+        Binding("c", "pane('talk')", "Chat", id="result.chat", tooltip="Talk to the adapter"),
+        Binding("u", "pane('use')", "Use it", id="result.use",
+                tooltip="Where the adapter lies, how to load it"),
+        Binding("left,p", "sample(-1)", "Previous", id="result.previous", show=False,
+                tooltip="Previous sample"),
+        Binding("right,n", "sample(1)", "Next", id="result.next", show=False,
+                tooltip="Next sample"),
+        Binding("e", "export", "Export", id="result.export",
+                tooltip="Merge the adapter into its base, as an ordinary model folder"),
+        Binding("h", "report", "Report", id="result.report", tooltip="Write the HTML report"),
+        Binding("y", "copy", "Copy", id="result.copy", show=False,
+                tooltip="Copy the lines that load the adapter"),
+    ]  # fmt: skip
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        super().__init__()
+        self.reader = OutcomeReader()
+        self.exporting = Job("merging, and comparing the answers", exported)
+        self.reporting = Job("writing the report", reported)
+        self._shown: Outcome | None = None
+        self._index = 0
 
     def body(self) -> ComposeResult:
-        """Nothing is built yet."""
-        yield Static("This screen is not built yet.", classes="quiet")
+        """Four panes; small windows show one of them."""
+        yield Static(id="panes")
+        with Container(id="result"):
+            with Vertical(id="left"):
+                yield Panel("Overview", Static(id="overview-text"), id="overview", term="run")
+                yield Panel("Before and after", Static(id="sample"), id="samples", term="sample")
+            with Vertical(id="right"):
+                yield Panel("Talk to it", ChatPane(), id="talk", help=ChatPane.told)
+                yield Panel("Use it", Static(id="use-text"), id="use", term="adapter")
+
+    def on_mount(self) -> None:
+        """The overview comes first."""
+        self.add_class("-overview")
+
+    def on_tick(self, state: AppState) -> None:
+        """A run that was chosen or has grown; jobs; the talk."""
+        self.reader.follow(state.run_folder)
+        latest = self.reader.latest
+        has_news = self.exporting.tick() | self.reporting.tick()
+        if latest is not self._shown or has_news or state.run_folder is None:
+            if latest is None or self._shown is None or latest.folder != self._shown.folder:
+                self._index = 0
+            self._shown = latest
+            self._show()
+        self.query_one(ChatPane).tick()
+
+    def action_pane(self, name: str) -> None:
+        """Show a pane, in small windows instead of the others; the keyboard goes there."""
+        for other in PANES:
+            self.set_class(other == name, f"-{other}")
+        if name == "talk":
+            self.query_one("#question", Input).focus()
+        else:
+            self.set_focus(None)
+        self._show()
+
+    def action_sample(self, by: int) -> None:
+        """Another sample; after the last comes the first."""
+        if self._shown is not None and self._shown.asked:
+            self._index = (self._index + by) % len(self._shown.asked)
+            self._show()
+
+    def action_export(self) -> None:
+        """Ask where to."""
+        found = self._with_adapter()
+        if found is None:
+            return
+        name = found.folder.name
+        suggested = _free(found.folder.with_name(f"{name}-merged"))
+        self.app.push_screen(
+            PathDialog("Write the merged model to which folder?", str(suggested),
+                       button="Enter exports"),
+            self._export_to,
+        )  # fmt: skip
+
+    def action_report(self) -> None:
+        """Write it into the run's folder."""
+        if self._shown is not None and not self._shown.error:
+            self.reporting.start(report_arguments(self._shown.folder))
+            self.action_pane("use")
+
+    def action_copy(self) -> None:
+        """Into the terminal's clipboard."""
+        found = self._with_adapter()
+        if found is not None:
+            self.app.copy_to_clipboard("\n".join(found.load_lines))
+            self.notify("The lines that load the adapter were copied", timeout=3)
+
+    def _export_to(self, name: str | None) -> None:
+        if name and self._shown is not None:
+            output = Path(name).expanduser()
+            self.exporting.start(export_arguments(self._shown.folder, output))
+            self.action_pane("use")
+
+    def _with_adapter(self) -> Outcome | None:
+        found = self._shown
+        if found is None or found.adapter is None:
+            self.notify("There is no adapter yet: train first", severity="warning", timeout=4)
+            return None
+        return found
+
+    def _show(self) -> None:
+        if not self.is_built:
+            return
+        found = self._shown
+        chat = self.query_one(ChatPane)
+        chat.use(found.folder if found is not None and found.adapter is not None else None)
+        self.query_one("#panes", Static).update(self._pane_bar())
+        width = max(30, self.query_one("#overview").content_size.width)
+        overview = result_told.overview(found, self.state.run_folder, width)
+        self.query_one("#overview-text", Static).update(overview)
+        self.query_one("#sample", Static).update(result_told.sample(found, self._index))
+        width = max(30, self.query_one("#use").content_size.width)
+        use = result_told.use(found, self.exporting.told, self.reporting.told, width)
+        self.query_one("#use-text", Static).update(use)
+        if found is not None and found.state == "finished" and "train" not in self.state.done:
+            self.state.update(done=self.state.done | {"train"})
+
+    def _pane_bar(self) -> Content:
+        dot = f"  {glyphs.chosen().dot}  "
+        parts = []
+        for name, title in PANES.items():
+            is_here = self.has_class(f"-{name}")
+            key = "c" if name == "talk" else "b" if name == "samples" else name[0]
+            style = "bold $accent" if is_here else "$secondary"
+            parts.append(Content.assemble((f"{key} ", "$accent"), (title, style)))
+        return Content(dot).join(parts)
+
+
+def _free(folder: Path) -> Path:
+    from poros.run_folder import free_name
+
+    return free_name(folder) if folder.exists() else folder

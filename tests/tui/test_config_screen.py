@@ -52,6 +52,17 @@ async def test_enter_goes_through_the_questions_to_the_button(app: PorosApp, pil
 
 
 @config()
+async def test_enters_that_come_at_once_skip_no_question(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    await pilot.press("enter")
+    row = row_of(screen, "dataset")
+    for _ in range(3):
+        row.post_message(Row.Done(row))
+    await pilot.pause()
+    assert screen._key == EFFORT
+
+
+@config()
 async def test_what_other_screens_chose_stands_in_the_form(app: PorosApp, pilot: Any) -> None:
     screen = await known(app, pilot)
     assert row_of(screen, "model_name_or_path").text == MODEL
