@@ -2,18 +2,365 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.widgets import Static
+import asyncio
+from pathlib import Path
+from typing import Any, ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.widgets import Input, Static
+
+from poros.config import PorosConfig
+from poros.demo_settings import train_path
+from poros_tui import words
+from poros_tui.engine.tasks import Task
 from poros_tui.screens.base import PorosScreen
+from poros_tui.screens.data_facts import (
+    examples,
+    facts,
+    first_trained,
+    raw_text,
+    sample_text,
+    verdict,
+)
+from poros_tui.screens.verdict import Verdict, VerdictLine, failed
+from poros_tui.state import AppState
+from poros_tui.widgets.entry_list import Entry, EntryList
+from poros_tui.widgets.facts import Facts
+from poros_tui.widgets.histogram import Histogram
+from poros_tui.widgets.panel import Panel
+from poros_tui.widgets.path_dialog import Found, PathDialog, list_data
+
+RAW_LIMIT_S = 120.0
+COUNT_LIMIT_S = 1800.0
+"""A large data set is tokenised as a whole."""
+NUM_SAMPLES = 20
+
+_AS_TYPED = "typed:"
+_MOST_HERE = 20
+_SETTINGS = ("max_seq_length", "train_on", "overlong", "on_bad_line")
+_HELP = (
+    "A file with one example a line (JSONL), a JSON list, CSV or Parquet, or the name of a data set"
+    " on the Hub. How rows are read is found from their keys; nothing is changed."
+)
+_SAMPLE_HELP = (
+    "One example as the model will see it. What stands in « » is trained: the model learns to say"
+    " it; the rest is only read."
+)
+_LENGTHS_HELP = (
+    "How long the samples are, in tokens. What is longer than max_seq_length is cut there; with a"
+    " smaller one a run needs less memory."
+)
 
 
 class DataScreen(PorosScreen):
-    """The mode `data`."""
+    """The mode `data`: a list to choose from, then what becomes of the chosen rows.
+
+    Attributes:
+        asked: What is looked at.
+        record: What is known of it: raw rows at first, then of the tokens; None: nothing yet.
+    """
 
     TITLE = "Data"
-    HELP = "What is learned: the rows, how they are read, which tokens are trained."
+    HELP = _HELP
+    LAYOUT_STYLE = "fill"
+    CSS_PATH = "../styles/data.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "enter", "take", "Take it", id="data.take", tooltip="Take these rows, go on to Config"
+        ),
+        Binding("n", "turn(1)", "Next", id="data.next", tooltip="The next sample"),
+        Binding("p", "turn(-1)", id="data.previous", tooltip="The sample before", show=False),
+        Binding("slash", "type", "Type", id="data.type", tooltip="Type a file's path or a name"),
+        Binding("o", "open", "File", id="data.open", tooltip="Choose a file of this computer"),
+        Binding("c", "copy", "Copy", id="data.copy", tooltip="Copy what mends it"),
+        Binding("b", "back", "Others", id="data.back", tooltip="Back to the list"),
+        Binding("x", "cancel", "Cancel", id="data.cancel", tooltip="Stop counting tokens"),
+    ]
+
+    def __init__(self) -> None:
+        """Nothing is looked at."""
+        super().__init__()
+        self.asked = ""
+        self.record: dict[str, Any] | None = None
+        self._asked_with: tuple[str, ...] = ()
+        self._raw: Task | None = None
+        self._count: Task | None = None
+        self._turned = 0
+        self._here: list[Entry] = []
 
     def body(self) -> ComposeResult:
-        """Nothing is built yet."""
-        yield Static("This screen is not built yet.", classes="quiet")
+        """A field, a verdict, and either the list or the report."""
+        with Horizontal(id="data-line"):
+            yield Static("Data", id="data-label")
+            yield Input(
+                placeholder="a file such as rows.jsonl, or a data set's name on the Hub",
+                id="data-name",
+                compact=True,
+            )
+        yield VerdictLine(id="data-verdict")
+        choose = EntryList(title_width=34, id="data-list")
+        with Vertical(id="data-choose"):
+            yield Panel("Rows to begin with", choose, id="data-known", help=_HELP)
+            yield Panel("How rows may look", Static(examples()), id="data-examples", help=_HELP)
+        with Container(id="data-report"):
+            with Vertical(id="data-left"):
+                yield Panel(
+                    "What becomes of it", Facts(id="data-facts"), id="data-about", help=_HELP
+                )
+                lengths = Histogram(id="data-histogram")
+                yield Panel("Lengths", lengths, id="data-lengths", help=_LENGTHS_HELP)
+            sample = VerticalScroll(Static(id="data-text"), id="data-scroll")
+            yield Panel("Sample", sample, id="data-sample", help=_SAMPLE_HELP)
+
+    def on_mount(self) -> None:
+        """The list; what was chosen before is looked at with the first tick."""
+        super().on_mount()
+        self.query_one(EntryList).focus()
+        self._draw_list()
+        self.run_worker(self._look_around(), exclusive=True, exit_on_error=False)
+
+    async def _look_around(self) -> None:
+        found = await asyncio.to_thread(_data_files, Path.cwd())
+        self._here = [Entry(one.name, one.name, one.note) for one in found]
+        self._draw_list()
+
+    def on_tick(self, state: AppState) -> None:
+        """Answers that came; what another model or length would make of the rows is asked anew."""
+        if not self.asked and state.data:
+            self.ask(state.data)
+        elif self.asked and self._asked_with != self._with():
+            self.ask(self.asked)
+        if self._raw is not None and self._raw.result is not None:
+            result, self._raw = self._raw.result, None
+            self._take_raw(result.document, result.error)
+        if self._count is not None and self._count.result is not None:
+            result, self._count = self._count.result, None
+            self._take_count(result.document, result.error)
+        self._draw_facts()
+        self._draw_busy()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The list follows what is typed."""
+        event.stop()
+        if event.value != self.asked:
+            self._show_list()
+            self._draw_list()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in the field: what was typed."""
+        event.stop()
+        if event.value.strip():
+            self.ask(event.value.strip())
+
+    def on_key(self, event: Any) -> None:
+        """Down leaves the field for the list."""
+        if event.key == "down" and isinstance(self.focused, Input):
+            event.stop()
+            self.query_one(EntryList).focus()
+
+    def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
+        """One of the list."""
+        event.stop()
+        self.ask(event.entry.key.removeprefix(_AS_TYPED))
+
+    def ask(self, data: str) -> None:
+        """Look at rows: as they stand at once, their tokens where there is a model."""
+        self.action_cancel()
+        self.asked, self.record, self._turned = data, None, 0
+        self._asked_with = self._with()
+        with self.prevent(Input.Changed):
+            self.query_one(Input).value = data
+        self.query_one(VerdictLine).show(None)
+        policy = self._option("on_bad_line")
+        raw = ["data", data, "--json", "--on-bad-line", policy]
+        self._raw = self.shell.make_task(raw, limit_s=RAW_LIMIT_S)
+        if self.state.model:
+            options = [f"--{name.replace('_', '-')}={self._option(name)}" for name in _SETTINGS]
+            command = ["data", data, "-m", self.state.model, "--json", *options]
+            command += ["--samples", str(NUM_SAMPLES)]
+            self._count = self.shell.make_task(command, limit_s=COUNT_LIMIT_S)
+        self._draw_busy()
+
+    def action_take(self) -> None:
+        """The rows are chosen."""
+        if self._is_good():
+            self.state.update(data=self.asked)
+            self.state.done.add("data")
+            self.shell.go("config")
+
+    def action_turn(self, by: int) -> None:
+        """Another sample."""
+        self._turned += by
+        self._draw_sample()
+
+    def action_type(self) -> None:
+        """Into the field, whose text is marked."""
+        field = self.query_one(Input)
+        field.focus()
+        field.select_all()
+
+    def action_open(self) -> None:
+        """By the dialog that finds files."""
+        is_path = self.asked.startswith(("/", "~", "."))
+        start = Path(self.asked).expanduser().parent if is_path else Path.cwd()
+        hint = "JSONL, JSON, CSV or Parquet; Enter opens a folder or takes a file."
+        dialog = PathDialog("Choose a file of rows", hint, start, list_data)
+        self.app.push_screen(dialog, self._opened)
+
+    def action_copy(self) -> None:
+        """What mends it."""
+        self.app.copy_to_clipboard(self.query_one(VerdictLine).way_out)
+        self.notify("Copied to the clipboard", timeout=2)
+
+    def action_back(self) -> None:
+        """The list again."""
+        self.action_cancel()
+        self._show_list()
+        self._draw_list()
+        self.query_one(EntryList).focus()
+
+    def action_cancel(self) -> None:
+        """Stop the children that look."""
+        for task in (self._raw, self._count):
+            if task is not None:
+                task.cancel()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that do nothing now are not shown."""
+        is_report = self.has_class("-report")
+        can = {
+            "take": is_report and self._is_good(),
+            "turn": is_report,
+            "back": is_report,
+            "copy": self.is_built and bool(self.query_one(VerdictLine).way_out),
+            "cancel": self._raw is not None or self._count is not None,
+        }
+        return can.get(action, True)
+
+    def _opened(self, path: str | None) -> None:
+        if path:
+            self.ask(path)
+
+    def _is_good(self) -> bool:
+        return self.record is not None and verdict(self.record).state != "bad"
+
+    def _option(self, name: str) -> str:
+        value = self.state.values.get(name, PorosConfig.model_fields[name].default)
+        return str(value)
+
+    def _with(self) -> tuple[str, ...]:
+        """What the answer hangs on beside the rows."""
+        return (self.state.model, *map(self._option, _SETTINGS))
+
+    def _take_raw(self, document: Any, error: str) -> None:
+        if isinstance(document, dict) and document.get("raw"):
+            if self.record is None:
+                self._show(document)
+        elif self._count is None and self.record is None and error != "cancelled":
+            self._refuse(failed(document, error))
+
+    def _take_count(self, document: Any, error: str) -> None:
+        if isinstance(document, dict) and "sample" in document:
+            self._turned = 0
+            self._show(document)
+        elif error == "cancelled":
+            self._say_of_raw("Tokens were not counted")
+        elif self.record is None:
+            self._refuse(failed(document, error))
+        else:
+            told = failed(document, error)["error"]
+            if told.get("code") == "E-data":
+                self._say(verdict({"error": told}))
+                self.record = None
+            else:
+                self._say_of_raw(told["message"], told["remediation"])
+
+    def _say_of_raw(self, text: str, way_out: str = "") -> None:
+        """Rows are there, but no tokens."""
+        if self.record is not None and verdict(self.record).state != "bad":
+            self._say(Verdict("warn", f"Rows as they stand; {text}", way_out))
+
+    def _show(self, record: dict[str, Any]) -> None:
+        self.record = record
+        found = verdict(record)
+        if record.get("raw") and found.state == "ok" and not self.state.model:
+            found = Verdict("ok", found.text, "Choose a model to see tokens and what is trained.")
+        self._say(found)
+        self.set_class(True, "-report")
+        self.query_one("#data-scroll").focus()
+        self._draw_facts()
+        lengths = self.query_one("#data-lengths")
+        lengths.display = "lengths" in record
+        if "lengths" in record:
+            limit, cut = record["max_seq_length"], record["num_truncated"]
+            self.query_one(Histogram).show(record["lengths"], limit=limit, num_cut=cut)
+            lengths.border_title = f"Lengths, at most {limit:,}"
+        self._draw_sample()
+
+    def _refuse(self, record: dict[str, Any]) -> None:
+        self.record = record
+        self._say(verdict(record))
+        self._show_list(keep_verdict=True)
+
+    def _say(self, found: Verdict | None) -> None:
+        self.query_one(VerdictLine).show(found)
+        self.refresh_bindings()
+
+    def _show_list(self, *, keep_verdict: bool = False) -> None:
+        self.set_class(False, "-report")
+        if not keep_verdict:
+            self._say(None)
+
+    def _draw_facts(self) -> None:
+        if self.record is not None:
+            self.query_one(Facts).show(list(facts(self.record)), pairs=self.has_class("-narrow"))
+
+    def _draw_busy(self) -> None:
+        task = self._count or self._raw
+        if task is None or (self.record is not None and verdict(self.record).state == "bad"):
+            return
+        about = "Counting tokens with the model's tokenizer" if self.record else "Reading the rows"
+        self.query_one(VerdictLine).show_busy(about, task.elapsed_s)
+        self.refresh_bindings()
+
+    def _draw_sample(self) -> None:
+        record = self.record or {}
+        shown = record.get("samples") or record.get("rows") or []
+        if not shown:
+            return
+        at = self._turned % len(shown)
+        one, panel = shown[at], self.query_one("#data-sample", Panel)
+        what = "Row" if record.get("raw") else "Sample of row"
+        tokens = f", {one['num_tokens']:,} tokens" if "num_tokens" in one else ""
+        panel.border_title = f"{what} {one['line']}{tokens} ({at + 1} of {len(shown)})"
+        text = raw_text(one) if record.get("raw") else sample_text(one)
+        self.query_one("#data-text", Static).update(text)
+        # What is trained is what one wants to see, with the line that leads to it.
+        top = 0 if record.get("raw") else max(0, first_trained(one) - 2)
+        scroll = self.query_one("#data-scroll", VerticalScroll)
+        self.call_after_refresh(scroll.scroll_to, 0, top, animate=False)
+
+    def _draw_list(self) -> None:
+        typed = self.query_one(Input).value.strip()
+        typed = "" if typed == self.asked else typed
+        entries = [Entry(f"{_AS_TYPED}{typed}", typed, "look at this")] if typed else []
+        demo = str(train_path())
+        about = "174 answers, a lighthouse keeper's"
+        entries += [Entry("", "To try it out"), Entry(demo, "the demo's rows", about)]
+        used = [one for one in self.state.recent_data if one != demo]
+        if used:
+            entries.append(Entry("", "Used before"))
+            entries += [Entry(one, words.short_path(one)) for one in used]
+        if self._here:
+            entries.append(Entry("", f"In {words.short_path(Path.cwd())}"))
+            entries += self._here
+        self.query_one(EntryList).show(entries)
+
+
+def _data_files(folder: Path) -> list[Found]:
+    try:
+        return [one for one in list_data(folder) if one.is_choice][:_MOST_HERE]
+    except OSError:
+        return []

@@ -30,6 +30,12 @@ MAPPING = {
     "prompt_completion": "prompt is asked, completion is answered",
     "text": "text is learned as it stands",
 }
+_EXAMPLES = {
+    "a question and its answer": '{"prompt": "Who are you?", "completion": "A keeper."}',
+    "a conversation": '{"messages": [{"role": "user", "content": "Who are you?"}, ...]}',
+    "an instruction": '{"instruction": "Translate", "input": "mer", "output": "sea"}',
+    "plain text": '{"text": "Aye, grey as a wet slate."}',
+}
 _REASONS = {
     "empty": "empty",
     "bad_line": "unreadable",
@@ -49,12 +55,13 @@ def verdict(record: Record) -> Verdict:
         return Verdict("bad", _sentence(error["message"]), error["remediation"])
     if record.get("raw"):
         return _raw_verdict(record)
-    rows, lost = record["num_rows"], _lost(record)
+    rows, lost = record["num_rows"], int(sum(record["dropped"].values()))
+    gives = "gives" if lost == 1 else "give"
     cut, samples = record["num_truncated"], record["num_samples"]
     if rows and lost / rows > _BAD_PART:
-        return Verdict("bad", f"{lost:,} of {rows:,} rows give nothing to learn", _cure(record))
+        return Verdict("bad", f"{lost:,} of {rows:,} rows {gives} nothing to learn", _cure(record))
     if rows and lost / rows > _WARN_PART:
-        return Verdict("warn", f"{lost:,} of {rows:,} rows give nothing to learn", _cure(record))
+        return Verdict("warn", f"{lost:,} of {rows:,} rows {gives} nothing to learn", _cure(record))
     if samples and cut / samples > _MUCH_CUT:
         longest = f"a max_seq_length of {record['longest']:,} would cut none"
         return Verdict("warn", f"{cut:,} of {samples:,} samples are cut", longest)
@@ -162,13 +169,30 @@ def raw_text(row: Record) -> Content:
     return Content("\n\n").join(parts)
 
 
-def _lost(record: Record) -> int:
-    return int(sum(record["dropped"].values()))
-
-
 def _cure(record: Record) -> str:
-    warnings = record["warnings"]
-    return str(warnings[0]) if warnings else "see the rows that are dropped"
+    """Where to look first."""
+    for reason, lines in record["dropped_lines"].items():
+        return f"look at row {lines[0]}: {_REASONS.get(reason, reason)}"
+    return str(record["bad_lines"][0]) if record["bad_lines"] else ""
+
+
+def first_trained(sample: Record) -> int:
+    """The line in which the first trained piece begins, from 0."""
+    before = ""
+    for text, is_trained in sample["pieces"]:
+        if is_trained:
+            break
+        before += text
+    return before.count("\n")
+
+
+def examples() -> Content:
+    """A row of each shape."""
+    lines = []
+    for name, row in _EXAMPLES.items():
+        lines.append(Content.styled(f"{name}\n", "bold") + Content.styled(row, "$secondary"))
+    tail = "In CSV these are the names of the columns."
+    return Content("\n").join([*lines, Content.styled(tail, "$secondary")])
 
 
 def _lines(text: str) -> str:

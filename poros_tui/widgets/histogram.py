@@ -51,7 +51,8 @@ class Histogram(Widget):
         levels = heights(counts, rows)
         is_cut = [False] * len(levels)
         if self._num_cut and high >= self._limit > 0:
-            is_cut[-1] = True
+            wide = -(-columns // min(columns, high - low + 1))
+            is_cut[-wide:] = [True] * min(wide, len(is_cut))
         lines = [self._row(levels, is_cut, row) for row in range(rows - 1, -1, -1)]
         return Content("\n").join([*lines, self._axis(low, high, len(levels))])
 
@@ -85,7 +86,7 @@ def binned(sizes: np.ndarray[Any, Any], columns: int) -> list[int]:
     num_bins = min(columns, span)
     bins = (sizes - low) * num_bins // span
     counts = np.bincount(bins, minlength=num_bins)
-    return [int(count) for count in np.repeat(counts, columns // num_bins)]
+    return [int(counts[k * num_bins // columns]) for k in range(columns)]
 
 
 def heights(counts: Sequence[int], rows: int) -> list[int]:

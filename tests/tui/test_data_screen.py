@@ -1,0 +1,159 @@
+"""The Data screen: rows as they stand, then what is trained of them; what is lost; the take."""
+
+import json
+
+import pytest
+from textual.widgets import Input
+
+from poros.demo_settings import train_path
+from poros_tui.engine.tasks import Task
+from poros_tui.screens.data_facts import facts, first_trained, sample_text, verdict
+from poros_tui.state import AppState
+from poros_tui.widgets.entry_list import EntryList
+from poros_tui.widgets.facts import Fact
+from poros_tui.widgets.histogram import binned, heights
+from tests.tui.pilot import app_of, at, piloted
+from tests.tui.recorded import RecordedTask, answers
+from tests.tui.scenes import data as scenes
+
+
+def text(app, of):
+    return str(app.screen.query_one(of).render())
+
+
+def test_rows_are_shown_at_once_and_tokens_when_they_are_counted():
+    count = RecordedTask(["data"], goes_on=True)
+    asked = []
+
+    def answer(words):
+        return count if "-m" in words else RecordedTask(words, [scenes.raw()])
+
+    def make():
+        state = AppState(model=scenes.MODEL, values={"max_seq_length": 128})
+        return app_of(state, make_task=answers({"data": answer}, asked))
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        await pilot.press("enter")
+        await at(app, pilot, "data")
+        assert asked[0][1] == asked[1][1] == str(train_path())
+        assert "--max-seq-length=128" in asked[1]
+        assert "Counting tokens" in text(app, "#data-verdict .said")
+        assert "Why is the sky blue?" in text(app, "#data-text")
+        record = scenes.recorded("data-voice")
+        count.result = RecordedTask([], [record]).result
+        await at(app, pilot, "data")
+        assert "174 samples to learn from" in text(app, "#data-verdict .said")
+        assert "«Aye, air scatters" in text(app, "#data-text")
+        await pilot.press("n")
+        assert "(2 of 3)" in app.screen.query_one("#data-sample").border_title
+        await pilot.press("p", "p")
+        assert "(3 of 3)" in app.screen.query_one("#data-sample").border_title
+        await pilot.press("enter")
+        assert (app.state.data, app.current_mode) == (str(train_path()), "config")
+        assert "data" in app.state.done
+        app.state.update(model="another/model")
+        await at(app, pilot, "data")
+        assert asked[-1][asked[-1].index("-m") + 1] == "another/model"
+
+    run()
+
+
+@piloted(mode="data", make=scenes.data_app(counted=lambda: scenes.NOT_INSTALLED, exit_code=2))
+async def test_without_torch_rows_are_there_with_the_line_that_installs_it(app, pilot):
+    await at(app, pilot, "data")
+    assert "Rows as they stand; torch is not installed" in text(app, "#data-verdict .said")
+    await pilot.press("c")
+    assert app.clipboard == 'pip install "poros-tui[train]"'
+    await pilot.press("enter")
+    assert app.current_mode == "config"
+
+
+@piloted(mode="data", make=scenes.data_app(scenes.odd, model=""))
+async def test_rows_of_no_shape_are_shown_and_not_taken(app, pilot):
+    await at(app, pilot, "data")
+    assert "These keys fit no known shape" in text(app, "#data-verdict .said")
+    assert "prompt_completion" in text(app, "#data-verdict .way-out")
+    assert "A keeper." in text(app, "#data-text")
+    await pilot.press("enter")
+    assert app.current_mode == "data"
+    await pilot.press("b")
+    entries = app.screen.query_one(EntryList)
+    assert entries.entry.key == str(train_path())
+
+
+def test_a_file_that_is_wrong_is_told_and_the_real_command_reads_one_that_is_right(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "Who?", "completion": "A keeper."}\n{broken\n')
+
+    async def until(app, pilot, found):
+        for _ in range(400):
+            await pilot.pause(0.05)
+            await app.tick()
+            if found(app.screen.record):
+                return
+
+    @piloted(mode="data", make=lambda: app_of(AppState(), make_task=Task))
+    async def run(app, pilot):
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        await until(app, pilot, lambda record: record is not None)
+        assert "rows.jsonl:2" in app.screen.record["error"]["where"]
+        assert app.screen.query_one("#data-choose").display
+        path.write_text(json.dumps({"prompt": "Who?", "completion": "A keeper."}) + "\n")
+        app.screen.ask(str(path))
+        await until(app, pilot, lambda record: record and record.get("raw"))
+        await app.tick()
+        assert "1 rows, read as prompt_completion" in text(app, "#data-verdict .said")
+        assert "Choose a model" in text(app, "#data-verdict .way-out")
+
+    run()
+
+
+def changed(**changes):
+    return scenes.recorded("data-voice") | changes
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "words"),
+    [
+        (changed(), "ok", "174 samples"),
+        (changed(dropped={"empty": 80}, dropped_lines={"empty": [7]}), "bad", "80 of 174"),
+        (changed(dropped={"empty": 3}, dropped_lines={"empty": [7]}), "warn", "3 of 174"),
+        (changed(dropped={"empty": 1}, dropped_lines={"empty": [7]}), "ok", "174 samples"),
+        (changed(num_truncated=100), "warn", "100 of 174"),
+        ({"error": {"message": "no such file", "remediation": "mend"}}, "bad", "No such file"),
+    ],
+)
+def test_what_is_lost_decides_the_verdict(record, state, words):
+    found = verdict(record)
+    assert (found.state, words in found.text) == (state, True)
+
+
+def test_losses_are_told_with_their_rows():
+    told = {fact.label: fact for fact in facts(scenes.recorded("data-cut"))}
+    assert told["dropped"] == Fact("dropped", "1 empty: row 3", "warn")
+    assert told["cut"] == Fact("cut", "5, the longest has 159", "warn")
+    assert told["twice"].text == "1: row 2 (as 1)"
+    assert told["trained"].text == "170 (38 %)"
+
+
+def test_a_sample_marks_what_is_trained_and_drives_no_terminal():
+    pieces = [["user\nhi\x1b[2J\n", False], ["well", True], ["\n", False]]
+    sample = {"pieces": pieces, "line": 1}
+    assert sample_text(sample).plain == "user\nhi [2J\n«well»\n"
+    assert first_trained(sample) == 2
+    long = {"pieces": [["x" * 7000, False], ["y", True]]}
+    assert "and 1,001 more characters" in sample_text(long).plain
+
+
+def test_every_length_is_in_one_column_of_the_histogram():
+    import numpy as np
+
+    sizes = np.array([10, 10, 11, 500, 1009])
+    counts = binned(sizes, 50)
+    assert (sum(counts), len(counts)) == (5, 50)
+    assert (counts[0], counts[24], counts[-1]) == (3, 1, 1)
+    assert binned(np.array([5, 5]), 8) == [2] * 8
+    assert heights([0, 1, 1000], 5) == [0, 1, 40]
