@@ -135,10 +135,12 @@ def _end_own(engine: Engine, show: Callable[[Line], None], *, told_end: bool) ->
     event = events.from_line(ending.event_line) if ending.event_line else None
     if not told_end and event is not None:
         show(Line(event, 0, time.time(), ending.event_line))
-    told = engine.told()
-    if told:
-        _tell(told)
+    # What libraries say lies in the run's logs.
+    ours = [line for line in engine.told().splitlines() if line.startswith("poros: ")]
+    if ours:
+        _tell("\n".join(ours) + "\n")
     elif ending.status == "killed":
+        _tell("" if engine.logs.is_dir() else engine.told())
         _tell_failure(ending)
     return 1 if ending.exit_code is None else ending.exit_code
 

@@ -13,6 +13,7 @@ import queue
 import selectors
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -223,14 +224,17 @@ class ControlSocket:
         self._woken.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        try:
             connection, _ = listener.accept()
-            if len(self._clients) >= _MOST_CLIENTS:
-                connection.close()
-                return
-            client = Client(connection)
-            self._clients.add(client)
-            self._selector.register(connection, selectors.EVENT_READ, client)
+        except OSError:  # too many files are open: it will be asked again at once
+            time.sleep(0.1)
+            return
+        if len(self._clients) >= _MOST_CLIENTS:
+            connection.close()
+            return
+        client = Client(connection)
+        self._clients.add(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
 
     def _receive(self, client: Client) -> None:
         try:

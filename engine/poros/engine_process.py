@@ -13,6 +13,8 @@ from poros.events import Event, RunFailed, RunFinished
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
 
+_MOST_BYTES_BEFORE = 1 << 16
+
 
 def leave_terminal() -> None:
     """Be the head of a session of one's own, so that no terminal's end is ours; read no stdin."""
@@ -40,6 +42,7 @@ class LogFiles:
             for number, name in ((1, STDOUT_LOG), (2, STDERR_LOG)):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 descriptor = os.open(logs / name, flags, 0o666)
+                os.write(descriptor, _said_before(self._own[number]))
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             faulthandler.enable()
@@ -57,3 +60,13 @@ class LogFiles:
         if isinstance(event, RunFinished | RunFailed):
             with contextlib.suppress(OSError):
                 os.write(self._own[1], line.encode("utf-8", "backslashreplace"))
+
+
+def _said_before(descriptor: int) -> bytes:
+    """What this process wrote so far into memory that only its parent reads, as libraries do."""
+    try:
+        if os.fstat(descriptor).st_nlink == 0:
+            return os.pread(descriptor, _MOST_BYTES_BEFORE, 0)
+    except OSError:  # no file, or one that can't be read
+        pass
+    return b""

@@ -34,6 +34,7 @@ EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 def run(config):
     leave_terminal()
     logs = LogFiles()
+    os.write(2, b"said before there was a folder\n")
     inbox, control = queue.SimpleQueue(), Control()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
