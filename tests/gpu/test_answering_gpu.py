@@ -39,6 +39,7 @@ def test_every_budget_gives_the_same_answer(
         answers.append(speaker.answer(ids, sampling))
         alone = speaker.answer(ids, sampling, adapted=False)
         assert speaker.device == torch.device("cuda", 0)
+        assert torch.cuda.get_per_process_memory_fraction(0) == 1.0  # a budget is no later one's
         assert alone != answers[-1]
         del speaker
     assert len(set(answers)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -85,6 +85,7 @@ def prepare(model: Model, **settings: Any) -> Model:
         PorosModelError: The model can't be streamed exactly; with the line to change.
         PorosArchNotValidatedError: Its family is neither known nor registered.
         PorosConfigError: The process can't: several processes, or CUDA that runs already otherwise.
+        PorosOOMError: The device has no room for what stays there; the model is as it was.
     """
     patch_hf_model(model, **settings)
     sys.stdout.write(f"{_prepared_of(model).card}\n")
@@ -118,7 +119,7 @@ def patch_hf_model(
         The same model.
 
     Raises:
-        PorosModelError, PorosArchNotValidatedError, PorosConfigError: As `prepare`.
+        PorosModelError, PorosArchNotValidatedError, PorosConfigError, PorosOOMError: As `prepare`.
     """
     settings = {
         "block_size": block_size,
@@ -143,7 +144,7 @@ def prepare_on(model: Model, device: torch.device | None, settings: dict[str, An
     anatomy = take_apart(model, arch_check=settings["arch_check"])
     refuse_layers(anatomy.base, list(anatomy.layers), anatomy.layers_path)
     device = device or _device_of(anatomy)
-    with contextlib.ExitStack() as undo:
+    with _shortage_told(device), contextlib.ExitStack() as undo:
         if settings["deterministic"]:
             undo.callback(DeterminismSettings.now().restore)
             enforce_determinism(device)
@@ -155,6 +156,23 @@ def prepare_on(model: Model, device: torch.device | None, settings: dict[str, An
     if device.type == "cuda":
         torch.cuda.empty_cache()  # others on the card see what the layers left
     return model
+
+
+@contextlib.contextmanager
+def _shortage_told(device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
+        shortage = shortage_of(error, phase="prepare", device=device)
+        raise PorosOOMError(
+            f"{shortage.reason}: no room for what is to stay on the device",
+            where="prepare()",
+            remediation="load the model on the CPU and prepare it there: its layers then come to"
+            " the device one by one",
+            **shortage.sizes(),
+        ) from error
 
 
 def unprepare(model: Model) -> Model:

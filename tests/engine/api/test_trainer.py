@@ -8,6 +8,8 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 from poros import PorosConfig, PorosTrainer
+from poros.api import asked
+from poros.api import trainer as api_trainer
 from poros.errors import (
     PorosConfigError,
     PorosDataError,
@@ -104,6 +106,33 @@ def test_generate_answers_each_prompt(trained):
     both = trainer.generate(["what is 2?", "what is 3?"], max_new_tokens=3)
     assert len(both) == 2
     assert len(trainer.generate("what is 2?", max_new_tokens=3)) == 1
+
+
+def short_at_first(own):
+    """The function, but for its first call."""
+    shortages = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")]
+
+    def short(*args, **named):
+        if shortages:
+            raise shortages.pop()
+        return own(*args, **named)
+
+    return short
+
+
+def test_looks_that_run_out_of_memory_are_made_again_under_a_smaller_plan(
+    trained, file, monkeypatch, capsys
+):
+    trainer = trained[0]
+    expected = (trainer.generate(["what?"], max_new_tokens=4), trainer.evaluate(str(file)))
+    for module, name in ((asked, "answer"), (api_trainer, "evaluate")):
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, short_at_first(own))
+    again = (trainer.generate(["what?"], max_new_tokens=4), trainer.evaluate(str(file)))
+    assert again == expected
+    told = [line for line in capsys.readouterr().err.splitlines() if "out of device memory" in line]
+    assert [line.split(": ")[2] for line in told] == ["answer", "evaluate"]
+    assert ["boundaries to the host" in told[0], "head to the host" in told[1]] == [True, True]
 
 
 def test_a_data_set_trains_as_its_file_does(trained, tmp_path, chat_folder):

@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel
 
 import poros
+from poros import failpoints
 from poros.errors import PorosConfigError, PorosModelError, PorosOOMError
 from poros.measure.fingerprint import same_bits
 from poros.streaming.block import Block
@@ -84,6 +85,19 @@ def test_unprepare_gives_back_the_very_model(model):
     assert differing(bytes_of(model), before) == []
     assert [a is b for a, b in zip(model.modules(), modules, strict=True)] == [True] * len(modules)
     assert [set(vars(module)) for module in model.modules()] == attributes
+
+
+def test_a_model_whose_ring_has_no_room_is_given_back(folder, monkeypatch):
+    model = live_model(folder)
+    before = bytes_of(model)
+    failpoints.reset()
+    monkeypatch.setenv(failpoints.VARIABLE, "train.room:oom@2")
+    with pytest.raises(PorosOOMError, match="prepare it there") as caught:
+        poros.prepare(model)
+    assert caught.value.phase == "prepare"
+    assert differing(bytes_of(model), before) == []
+    poros.prepare(model)
+    assert differing(model.state_dict(), before) == []
 
 
 def test_a_model_that_does_not_fit_any_more_stays_prepared_and_whole(folder, monkeypatch):
