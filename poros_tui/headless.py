@@ -6,6 +6,7 @@ exit code is the engine's; `attach` only looks, and leaves the run alone.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from poros.cli_guard import Guard
 from poros.cli_train import train
 from poros.errors import INTERRUPTED, PorosError
 from poros.progress import JsonPrinter, LinePrinter, Printer
+from poros_tui.engine.commands import Command, NoEngineError, order
 from poros_tui.engine.follow import Follower, Line
 from poros_tui.engine.process import Ending, Engine, find_run, start_engine
 
@@ -195,17 +197,31 @@ def _forwarding(engine: Engine, but: Sequence[signal.Signals]) -> Iterator[None]
     def forward(number: int, frame: FrameType | None) -> None:
         engine.send(signal.Signals(number))
 
+    def suspend(number: int, frame: FrameType | None) -> None:
+        """The shell takes this process aside (Ctrl-Z): the run waits after its step meanwhile."""
+        waits = _is_taken(engine, "pause")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if waits:
+            _is_taken(engine, "resume")
+
+    handlers = dict.fromkeys(FORWARDED, forward) | dict.fromkeys(but, signal.SIG_IGN)
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in FORWARDED:
+        for number, handler in (handlers | {signal.SIGTSTP: suspend}).items():
             if signal.getsignal(number) is not signal.SIG_IGN:
-                handler = signal.SIG_IGN if number in but else forward
                 before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_taken(engine: Engine, command: Command) -> bool:
+    try:
+        return order(engine.folder, command, limit_s=2).taken
+    except NoEngineError:
+        return False
 
 
 def _flags(options: dict[str, Any]) -> list[str]:

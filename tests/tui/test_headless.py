@@ -98,6 +98,24 @@ def test_a_signal_is_the_engines_and_so_is_the_exit_code(bench, number, flags, c
     assert engine_at(bench.run_folder).poll() == "ended"
 
 
+@pytest.mark.long
+def test_a_run_waits_while_the_shell_has_taken_it_aside(bench):
+    with bench.start("train", "CONFIG", "--set", "max_steps=60") as process:
+        bench.wait_for_steps()
+        process.send_signal(signal.SIGTSTP)
+        until_s = time.monotonic() + LIMIT_S
+        while not any('"pause"' in line for line in bench.lines()):
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        num_lines = len(bench.lines())
+        time.sleep(1)
+        assert len(bench.lines()) == num_lines
+        process.send_signal(signal.SIGCONT)
+        stdout, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr) == (0, "")
+    assert "resume: going on" in stdout
+
+
 @pytest.mark.parametrize(
     ("fault", "code", "flags"),
     [

@@ -6,6 +6,7 @@ It makes a step each 20 ms, `max_steps` of them; STUB_FAULT is what goes wrong: 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -19,7 +20,7 @@ from poros import events, run_registry
 from poros.cli_guard import Guard
 from poros.cli_train import train, train_options
 from poros.control import Control
-from poros.control_socket import ControlSocket, Order
+from poros.control_socket import ControlSocket
 from poros.engine_process import LogFiles, leave_terminal
 from poros.engine_record import write_engine_record
 from poros.errors import PorosError, PorosNonFiniteError
@@ -94,10 +95,9 @@ def steps(config, opened, log, server, inbox, control, logs, fault):
             return 12
         if fault == "crash" and step == 3:
             os.abort()
-        while not inbox.empty():
-            order = inbox.get()
-            assert isinstance(order, Order)
-            obey(order, control, emit, step=step)
+        while not inbox.empty() or (control.is_paused and not control.is_stopping):
+            with contextlib.suppress(queue.Empty):
+                obey(inbox.get(timeout=0.05), control, emit, step=step)
         server.show(
             {"step": step, "phase": "train", "blocks": "rc.", "computing": 1,
              "direction": "forward", "host_rss_bytes": 1, "device": None}

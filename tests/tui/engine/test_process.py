@@ -75,16 +75,14 @@ def test_a_run_is_watched_by_two_told_what_to_do_and_ends_as_asked(config):
         assert (sample.blocks, sample.computing, sample.direction) == ("rc.", 1, "forward")
         assert (sample.phase, sample.device, watch.why_not) == ("train", None, "")
     assert order(engine.folder, "pause").taken
-    pending = order_later(engine.folder, "pause", then=lambda answer: answers.append(answer))
     answers = []
-    assert not pending.done or pending.answer
-    assert pending.wait(0.0) is None  # the stub stands in its pause, and hears nothing
+    pending = order_later(engine.folder, "pause", then=answers.append)
+    assert not pending.wait(LIMIT_S).taken
+    wait_for(lambda: answers == [pending.answer])
     engine.send(signal.SIGTERM)
     wait_for(lambda: engine.poll() == "ended")
     assert engine.exit_code == engine.ending().exit_code == 143
     assert engine.ending().status == "stopped"
-    assert not wait_for(lambda: pending.answer).taken
-    wait_for(lambda: answers)
     for watch in watches:
         assert wait_for(lambda watch=watch: watch.why_not)
         assert watch.latest is None
