@@ -327,7 +327,7 @@ class Warned(Event):
 class RunFinished(Event):
     """The run ended by itself or was asked to: status ``finished`` or ``stopped``.
 
-    ``already``: it had finished before this start, which trained nothing; no event file has that.
+    ``already``: it had finished before this start, which trained nothing.
     """
 
     name: ClassVar[str] = "run_finished"

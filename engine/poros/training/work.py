@@ -76,7 +76,8 @@ class Work:
         total_steps = num_total_steps(config, batches)
         self._wait_for(inputs, starting)
         recorded, exact = self._compared(inputs, total_steps)
-        if not self.needs_model and (ended := finished_before(self.run_folder, point, total_steps)):
+        ended = finished_before(self.run_folder, point, total_steps)
+        if ended is not None and not self.needs_model:
             # Its events and its checkpoints stay as they are.
             return Outcome(loss=ended.final_loss, adapter=self.run_folder.adapter, already=True)
         around = self._accept(recorded, exact=exact)
@@ -100,11 +101,12 @@ class Work:
             assembly.looks.ask("after", trainer.step)
         return Outcome(
             stopped=stopped,
-            loss=trainer.loss,
+            loss=trainer.loss if ended is None else ended.final_loss,
             adapter=self.run_folder.adapter if stopped is None else None,
             peak_allocated_bytes=trainer.meter.peak_allocated_bytes,
             peak_reserved_bytes=trainer.meter.peak_reserved_bytes,
             assembly=assembly,
+            already=ended is not None,
         )
 
     def _read(self) -> tuple[Inputs, Ahead]:

@@ -163,7 +163,10 @@ def test_a_run_goes_on_from_what_save_wrote_with_the_same_bits(tmp_path, chat_fo
 
 def test_a_finished_run_makes_no_step_more(trained, file):
     trainer, metrics, _ = trained
+    told = []
+    trainer.listeners = [lambda event, line: told.append(event)]
     again = trainer.train(str(file), steps=2, eval_dataset=str(file))
+    assert told[-1].already
     assert again["final_loss"] == metrics["final_loss"]
     assert again["avg_step_time_ms"] is again["steps_per_sec"] is None
 
