@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from poros.adapter_files import AdapterFolder, find_adapter
+from poros.adapter_files import WEIGHTS_FILE, AdapterFolder, find_adapter
 from poros.answering.speaker import ASK_LESS, Speaker
 from poros.config import PorosConfig
 from poros.config_yaml import read_document
 from poros.errors import PorosError, PorosModelError, escape_control
 from poros.events import Event, Warned
+from poros.loading.byte_source import ByteSource
 from poros.loading.hub import base_of
 from poros.model_config import read_config
 from poros.training.answers import AnswerRoom, context_tokens, plan_answers
@@ -20,12 +21,15 @@ from poros.training.cap import held_to
 from poros.training.inputs import choose_device, open_model, read_tokenizer
 from poros.training.placement import Placement
 from poros.training.streamed_model import load_configured, stream_model
+from poros.weights_index import read_file_header
 
 _OF_THE_RUN = (
     "quantization", "torch_dtype", "attn_implementation", "nf4_cache", "host_tier",
     "trust_remote_code", "blockwise_arch_check",
 )  # fmt: skip
 _UNLOADED = ("use_dora", "modules_to_save", "trainable_token_indices")
+_WHOLE = ("BF16", "F16", "F32")
+"""Stored as they are: a 4-bit tensor has another shape than its matrix."""
 _UNMERGED = ("trainable_token_indices",)
 
 Emit = Callable[[Event], None]
@@ -62,6 +66,8 @@ def load_speaker(
         config = _settings(found, named, device, quantization, vram_budget)
         place = choose_device(config.device)
         opened = open_model(config, emit)
+    if not found.whole:
+        _refuse_other_shapes(found, opened.source)  # before the base is quantised for nothing
     tokenizer = read_tokenizer(_tokenizer_folder(found, opened.folder))
     loaded = load_configured(config, opened.source, opened.architecture, device=place, emit=emit)
     # A whole model gets an adapter that is never used.
@@ -136,6 +142,27 @@ def _refuse_kinds(found: AdapterFolder) -> None:
             if set(kinds) & set(_UNMERGED)
             else "merge it first: poros export, then poros chat with the merged folder",
         )
+
+
+def _refuse_other_shapes(found: AdapterFolder, source: ByteSource) -> None:
+    """Refuse an adapter whose linears have other inputs or outputs than the base's."""
+    names = set(source.names())
+    for key, tensor in read_file_header(found.path / WEIGHTS_FILE).items():
+        for ending, side in ((".lora_A.weight", 1), (".lora_B.weight", 0)):
+            name = f"{key.removeprefix('base_model.model.').removesuffix(ending)}.weight"
+            if not key.endswith(ending) or name not in names:
+                continue
+            header, shape = source.header(name), tensor.header.shape
+            is_whole = header.dtype in _WHOLE and len(header.shape) == len(shape) == 2
+            if is_whole and shape[side] != header.shape[side]:
+                wanted = [*shape]
+                wanted[side] = header.shape[side]
+                raise PorosModelError(
+                    f"the adapter belongs to another model: {key} has shape {[*shape]}, this base"
+                    f" wants {wanted}",
+                    where=escape_control(str(found.path)),
+                    remediation="name the base it was trained on: --base MODEL",
+                )
 
 
 def _tokenizer_folder(found: AdapterFolder, folder: Path) -> Path:

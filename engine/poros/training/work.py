@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ class Work:
         around = self._accept(recorded, exact=exact)
         self._start(inputs.device, total_steps)
         with own_limit_comes_back(inputs.device):
-            return self._train(Assembly(config, inputs, batches, around, point))
+            outcome = self._train(Assembly(config, inputs, batches, around, point))
+        return outcome if ended is None else replace(outcome, already=True)
 
     def _train(self, assembly: Assembly) -> Outcome:
         self.show(assembly.streamed.manager)
@@ -101,12 +102,11 @@ class Work:
             assembly.looks.ask("after", trainer.step)
         return Outcome(
             stopped=stopped,
-            loss=trainer.loss if ended is None else ended.final_loss,
+            loss=trainer.loss,
             adapter=self.run_folder.adapter if stopped is None else None,
             peak_allocated_bytes=trainer.meter.peak_allocated_bytes,
             peak_reserved_bytes=trainer.meter.peak_reserved_bytes,
             assembly=assembly,
-            already=ended is not None,
         )
 
     def _read(self) -> tuple[Inputs, Ahead]:
