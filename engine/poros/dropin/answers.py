@@ -6,18 +6,22 @@ copy instead; who would move, copy or pickle the model would get placeholders, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from poros.errors import PorosModelError
 from poros.streaming.block import Block, seen_whole
+from poros.streaming.live_checks import Turn
+from poros.weights_index import short_list
 
 _COUNTS = ("num_parameters", "get_memory_footprint", "get_nb_trainable_parameters")
 _COPIES = ("__deepcopy__", "__reduce_ex__", "__copy__", "_replicate_for_data_parallel")
 _MERGES = ("merge_adapter", "unmerge_adapter", "merge_and_unload")
+_OWN_MERGES = ("merge", "unmerge")
 _WITHOUT_THE_BASE = (True, False, "gaussian", "orthogonal")
 """Ways to begin an adapter that don't look at the weights under it."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
@@ -38,6 +42,7 @@ class Answers:
         *,
         layers_per_block: int,
         device: torch.device,
+        turn: Turn,
     ) -> None:
         """Replace them.
 
@@ -47,18 +52,22 @@ class Answers:
             blocks: Theirs.
             layers_per_block: Layers that share one block.
             device: Where the model computes.
+            turn: Kept from computing while the blocks are shown.
         """
         # Not what PEFT hands through to the model inside: that has its own.
-        for module, name in [(m, n) for m in around for n in _COUNTS if hasattr(type(m), n)]:
-            self._set(module, name, _shown(getattr(module, name), blocks))
-        for module, name in [(m, n) for m in around for n in _MERGES if hasattr(type(m), n)]:
+        for module, name in _having(around, _COUNTS):
+            self._set(module, name, _shown(getattr(module, name), blocks, turn))
+        tuned = [m for layer in layers for m in layer.modules() if isinstance(m, BaseTunerLayer)]
+        for module, name in [*_having(around, _MERGES), *_having(tuned, _OWN_MERGES)]:
             self._set(module, name, _refuse_merge)
-        for module in [m for m in around if hasattr(type(m), "add_adapter")]:
-            self._set(module, "add_adapter", _without_the_base(module.add_adapter))
+        for module, name in _having(around, ["add_adapter"]):
+            self._set(module, name, _without_the_base(getattr(module, name)))
         for position, layer in enumerate(layers):
             block = blocks[position // layers_per_block]
-            self._set(layer, "state_dict", _shown(layer.state_dict, [block]))
+            self._set(layer, "state_dict", _shown(layer.state_dict, [block], turn))
         for module in [*around, *layers]:
+            load = _without_the_layers(module, module.load_state_dict, blocks)
+            self._set(module, "load_state_dict", load)
             self._set(module, "_apply", _unmoved(module, device))
             for name in _COPIES:
                 self._set(module, name, _refuse_copy)
@@ -77,9 +86,13 @@ class Answers:
         own[name] = method
 
 
-def _shown(method: Callable[..., Any], blocks: Sequence[Block]) -> Callable[..., Any]:
+def _having(modules: Iterable[nn.Module], names: Sequence[str]) -> list[tuple[nn.Module, str]]:
+    return [(module, name) for module in modules for name in names if hasattr(type(module), name)]
+
+
+def _shown(method: Callable[..., Any], blocks: Sequence[Block], turn: Turn) -> Callable[..., Any]:
     def answer(*args: Any, **kwargs: Any) -> Any:
-        with seen_whole(blocks):
+        with turn.stopped(), seen_whole(blocks):
             return method(*args, **kwargs)
 
     return answer
@@ -120,6 +133,27 @@ def _without_the_base(method: Any) -> Callable[..., Any]:
         return method(*args, **kwargs)
 
     return add
+
+
+def _without_the_layers(
+    module: nn.Module, method: Callable[..., Any], blocks: Sequence[Block]
+) -> Callable[..., Any]:
+    """`load_state_dict`, but for the layers' base weights, whose places are empty."""
+
+    def load(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        away = {id(holder) for block in blocks for holder in block.holders}
+        named = module.named_parameters(remove_duplicate=False)
+        names = [name for name, p in named if id(p) in away and name in state_dict]
+        if names:
+            raise PorosModelError(
+                f"base weights of a prepared model's layers can't be loaded: {short_list(names)}",
+                where="load_state_dict",
+                remediation="poros.unprepare(model) first; the adapter alone can be loaded: "
+                "model.load_adapter(folder, name)",
+            )
+        return method(state_dict, *args, **kwargs)
+
+    return load
 
 
 def _refuse_merge(*_: Any, **__: Any) -> Any:

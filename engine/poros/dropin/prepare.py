@@ -16,21 +16,26 @@ from poros.dropin.anatomy import Anatomy, take_apart
 from poros.dropin.answers import Answers
 from poros.dropin.card import Card, make_card
 from poros.dropin.checkpointing import TakenOff
+from poros.dropin.frozen_watch import FrozenWatch
+from poros.dropin.habits import habits_of
+from poros.dropin.held_settings import hold_determinism
 from poros.dropin.refusals import (
     not_compiled,
+    refuse_adapters,
     refuse_layers,
     refuse_several_processes,
     refuse_wrapped,
 )
 from poros.dropin.selection import move_rest, travelling_tensors
+from poros.dropin.unfilled import UnfilledCaches
 from poros.errors import PorosConfigError, PorosModelError, PorosOOMError
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block import Block, FrozenTensor
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.host_tier import make_tier
+from poros.streaming.live_checks import LiveChecks
 from poros.streaming.shortage import free, is_shortage, let_go, shortage_of
 from poros.told_sizes import told_size
-from poros.training.determinism import DeterminismSettings, enforce_determinism
 from poros.training.kv_cache import is_kv_cache
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -142,12 +147,12 @@ def prepare_on(model: Model, device: torch.device | None, settings: dict[str, An
         _refuse_other_settings(already, settings)
         return model
     anatomy = take_apart(model, arch_check=settings["arch_check"])
+    refuse_adapters(anatomy.outer)
     refuse_layers(anatomy.base, list(anatomy.layers), anatomy.layers_path)
     device = device or _device_of(anatomy)
     with _shortage_told(device), contextlib.ExitStack() as undo:
         if settings["deterministic"]:
-            undo.callback(DeterminismSettings.now().restore)
-            enforce_determinism(device)
+            hold_determinism(anatomy.base, device, undo)
         prepared = _stream(anatomy, settings, device, undo)
         # Until here an error gives the model back as it was.
         anatomy.base.__dict__[_MARK] = prepared
@@ -268,9 +273,18 @@ def _stream(
     for layer in layers:
         undo.callback(_put_back_forward, layer, layer.__dict__.get("forward"))
     attachment = _attach(anatomy, manager, device, settings)
+    undo.callback(setattr, attachment.turn, "closed", True)
+    _guard(anatomy, blocks, attachment)
     answers = Answers()
     undo.callback(answers.restore)
-    answers.replace(anatomy.around, layers, blocks, layers_per_block=size, device=device)
+    answers.replace(
+        anatomy.around,
+        layers,
+        blocks,
+        layers_per_block=size,
+        device=device,
+        turn=attachment.turn,
+    )
     card = make_card(
         anatomy,
         block_size=size,
@@ -283,7 +297,7 @@ def _stream(
 def _attach(
     anatomy: Anatomy, manager: BlockManager, device: torch.device, settings: dict[str, Any]
 ) -> Attachment:
-    attachment = attach(
+    return attach(
         list(anatomy.layers),
         manager,
         device=device,
@@ -295,10 +309,21 @@ def _attach(
             shared_states=anatomy.spec.shared_states,
         ),
         model=anatomy.outer,
+        live=LiveChecks(
+            habits_of,
+            exact=settings["deterministic"],
+            repeats=settings["preserve_rng_state"],
+            device=device,
+        ),
     )
-    for layer in anatomy.layers:
-        layer.forward = not_compiled(layer.forward)
-    return attachment
+
+
+def _guard(anatomy: Anatomy, blocks: Sequence[Block], attachment: Attachment) -> None:
+    """Look at each call of a layer before it is streamed."""
+    caches = UnfilledCaches()
+    for streamed in attachment.streamed:
+        streamed.look = FrozenWatch(blocks[streamed.block_index], streamed).look
+        streamed.layer.forward = not_compiled(caches.noticed(streamed, streamed.layer.forward))
 
 
 def _put_back_forward(layer: nn.Module, own: Callable[..., Any] | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from bitsandbytes.nn.modules import Linear8bitLt
+from peft import PeftType
 from torch import nn
 
 from poros.dropin.selection import adapter_parameters
@@ -21,6 +22,10 @@ _NOT_COMPILED = (
     "leave out torch.compile(model), model.compile() or torch_compile=True, or use "
     "poros.prepare(model) without"
 )
+_GIVEN_AT_CALLS = {
+    PeftType.PREFIX_TUNING: "puts keys and values before each layer by the KV cache",
+    PeftType.POLY: "tells each layer its tasks by hooks that go after the forward",
+}
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -79,6 +84,22 @@ def not_compiled(forward: Forward) -> Forward:
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
 def _refuse_compiled() -> None:
     raise _refused(_COMPILED, _NOT_COMPILED)
+
+
+def refuse_adapters(model: nn.Module) -> None:
+    """Refuse adapters that give layers something at each call which a recompute would miss.
+
+    Raises:
+        PorosModelError: With the line to change.
+    """
+    configs = getattr(model, "peft_config", None)
+    for config in configs.values() if isinstance(configs, dict) else ():
+        kind = getattr(config, "peft_type", None)
+        if kind in _GIVEN_AT_CALLS:
+            raise _refused(
+                f"{kind.value} {_GIVEN_AT_CALLS[kind]}, and the backward computes it again without",
+                "another adapter, such as model = get_peft_model(model, LoraConfig(...))",
+            )
 
 
 def refuse_layers(model: nn.Module, layers: Sequence[nn.Module], path: str) -> None:

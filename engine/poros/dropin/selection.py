@@ -29,7 +29,9 @@ def travelling_tensors(
         manages: The user's say.
     """
     names = {id(p): name for name, p in model.named_parameters()}
-    stays = _held_twice(model) | {id(p) for layer in layers for p in adapter_parameters(layer)}
+    stays = _held_twice(model, layers) | {
+        id(p) for layer in layers for p in adapter_parameters(layer)
+    }
 
     def travels(entry: FrozenTensor) -> bool:
         holder = entry.holder
@@ -43,12 +45,15 @@ def travelling_tensors(
         # A copy is contiguous, and kernels may be chosen by strides.
         return entry.value.is_contiguous()
 
-    blocks = []
+    groups = []
     for first in range(0, len(layers), layers_per_block):
         group = layers[first : first + layers_per_block]
-        found = [f for k, layer in enumerate(group) for f in frozen_tensors(layer, f"{k}.")]
-        blocks.append([entry for entry in found if travels(entry)])
-    return blocks
+        groups.append([f for k, layer in enumerate(group) for f in frozen_tensors(layer, f"{k}.")])
+    # Layers that share a weight share what its quantisation state holds as well.
+    met = Counter((id(f.holder), f.attribute) for group in groups for f in group)
+    return [
+        [f for f in group if met[id(f.holder), f.attribute] == 1 and travels(f)] for group in groups
+    ]
 
 
 def adapter_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
@@ -69,10 +74,16 @@ def move_rest(model: nn.Module, device: torch.device) -> None:
         module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
-def _held_twice(model: nn.Module) -> set[int]:
+def _held_twice(model: nn.Module, layers: Sequence[nn.Module]) -> set[int]:
     """Tensors that hang in more than one place: two blocks would point them two ways."""
     held = Counter(id(tensor) for module in model.modules() for tensor in _own(module))
-    return {key for key, count in held.items() if count > 1}
+    # A module that hangs in several layers (VeRA's matrices) is one place, and in several blocks.
+    reached = Counter(
+        key
+        for layer in layers
+        for key in {id(tensor) for module in layer.modules() for tensor in _own(module)}
+    )
+    return {key for counts in (held, reached) for key, count in counts.items() if count > 1}
 
 
 def _own(module: nn.Module) -> Iterator[Tensor]:

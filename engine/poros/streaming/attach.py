@@ -12,6 +12,7 @@ from torch import nn
 from poros.streaming.block_function import call_streamed
 from poros.streaming.block_manager import BlockManager
 from poros.streaming.boundaries import Boundaries
+from poros.streaming.live_checks import LiveChecks, Turn
 from poros.streaming.streamed_layer import SideRules, StreamedLayer
 from poros.streaming.travelling import TravellingAdapters
 
@@ -33,6 +34,7 @@ class Attachment:
         # A forward may hang on the layer itself, compiled or wrapped by another library.
         self._own = [(layer, layer.__dict__.get("forward")) for layer in layers]
         self.streamed: list[StreamedLayer] = []
+        self.turn = Turn()
 
     def travel(self, travelling: TravellingAdapters | None) -> None:
         """From the next step on, have these adapters come with the blocks."""
@@ -79,6 +81,7 @@ def attach(
     model: nn.Module | None = None,
     travelling: TravellingAdapters | None = None,
     boundaries: Boundaries | None = None,
+    live: LiveChecks | None = None,
 ) -> Attachment:
     """Stream `layers` through `manager`.
 
@@ -96,6 +99,7 @@ def attach(
         model: The model around the layers, to name its parameters in errors.
         travelling: Adapters that come with the blocks; None: all stay on the device.
         boundaries: Where hidden states wait for the backward; None: on the device.
+        live: What is checked where the loop around the layers isn't ours.
     """
     attachment = Attachment(layers, boundaries)
     for position, layer in enumerate(layers):
@@ -111,6 +115,8 @@ def attach(
             model=model,
             travelling=travelling,
             boundaries=boundaries,
+            turn=attachment.turn,
+            live=live,
         )
         layer.forward = _forward(streamed, drop)
         attachment.streamed.append(streamed)

@@ -205,6 +205,11 @@ class Block:
         return copied
 
     @property
+    def holders(self) -> list[object]:
+        """What each tensor hangs in, in the order of `places`."""
+        return [entry.holder for entry in self._frozen]
+
+    @property
     def host_bytes(self) -> int:
         """What of the block lies in the host's memory."""
         return self.num_bytes if self._files is None else self._files.host_bytes

@@ -36,6 +36,7 @@ from poros.streaming.ambient import Ambient, RandomState, random_state_restored
 from poros.streaming.boundaries import Boundary, boundary_of
 from poros.streaming.call_parts import Call, Drop, Frame, Parts
 from poros.streaming.graph_check import refuse_foreign_leaves
+from poros.streaming.live_visit import LiveVisit
 from poros.streaming.refusals import refuse_inputs, refuse_lost_results, refuse_writes
 from poros.streaming.streamed_layer import StreamedLayer
 
@@ -54,6 +55,7 @@ class Visit:
         adapters: What was trained inside the layer.
         ambient: What surrounded the call.
         random: The states that it drew from.
+        live: What is checked of it, in a loop that isn't ours.
         output_spec: What the layer gave and its changes to mappings, without tensors.
     """
 
@@ -62,7 +64,8 @@ class Visit:
     requires_grad: list[bool]
     adapters: Adapters
     ambient: Ambient
-    random: RandomState | None
+    random: RandomState | None = None
+    live: LiveVisit | None = None
     output_spec: Frame | None = None
 
     def run(self, leaves: Sequence[Tensor]) -> list[Tensor]:
@@ -122,20 +125,25 @@ class _BlockFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, visit: Visit, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs = tensors[: len(visit.requires_grad)]
-        visit.streamed.bind(direction=1)
         versions = [tensor._version for tensor in inputs]
-        with _leaving(visit.streamed, inputs) as boundary:
+        streamed = visit.streamed
+        with streamed.bound(direction=1), _leaving(streamed, inputs) as boundary:
+            if streamed.preserve_rng:
+                visit.random = RandomState.capture(streamed.device)
             results = visit.run(visit.detached(inputs))
-        _forget_casts(visit.streamed)
+        _forget_casts(streamed)
         if versions != [tensor._version for tensor in inputs]:
             raise RuntimeError("a streamed layer wrote into an input, as its recompute would again")
         outputs = tuple(result.detach() for result in results)
+        if visit.live is not None:
+            visit.live.forward_done(results)
         ctx.mark_non_differentiable(
             *(out for out, res in zip(outputs, results, strict=True) if not res.requires_grad)
         )
         ctx.set_materialize_grads(False)
         # The adapters too: autograd notices writes into them.
-        ctx.save_for_backward(*(tensors if boundary is None else (boundary.token, *tensors[1:])))
+        kept = tensors if visit.live is None else tensors[: len(inputs) + len(visit.adapters)]
+        ctx.save_for_backward(*(kept if boundary is None else (boundary.token, *kept[1:])))
         ctx.visit, ctx.away = visit, boundary is not None
         return outputs
 
@@ -150,25 +158,35 @@ class _BlockFunction(torch.autograd.Function):
             saved[0] = boundary.arrive()
         inputs = visit.detached(saved)
         del saved
-        if _trainable(streamed.layer).keys() != visit.adapters.keys():
-            raise RuntimeError("adapters were switched on or off between forward and backward")
-        streamed.bind(direction=-1)
-        if boundary is not None:
-            boundary.fetch_before()  # after the next block, which is needed as early and is larger
-        with (
-            visit.ambient.entered(streamed.layer),
-            random_state_restored(visit.random, streamed.device),
-            _stand_ins(visit.adapters) as adapters,
-        ):
-            results = visit.run(inputs)
-        # Outside the forward's surroundings: a resident backward would not be in them either.
-        found = _gradients(results, grads, [*inputs, *adapters])
+        with streamed.bound(direction=-1):
+            _refuse_changes(visit)
+            if boundary is not None:
+                boundary.fetch_before()  # after the next block, needed as early and larger
+            with (
+                visit.ambient.entered(streamed.layer),
+                random_state_restored(visit.random, streamed.device),
+                _stand_ins(visit.adapters) as adapters,
+            ):
+                results = visit.run(inputs)
+                if visit.live is not None:
+                    visit.live.recomputed(results, adapters)
+            # Outside the forward's surroundings: a resident backward would not be in them either.
+            found = _gradients(results, grads, [*inputs, *adapters])
+        if visit.live is not None:
+            visit.live.input_leaving(found[0])
         return (
             None,
             *found[:num_inputs][:1],
             *side_gradients(visit, found[1:num_inputs]),
             *_adapter_gradients(visit, found[num_inputs:]),
         )
+
+
+def _refuse_changes(visit: Visit) -> None:
+    if _trainable(visit.streamed.layer).keys() != visit.adapters.keys():
+        raise RuntimeError("adapters were switched on or off between forward and backward")
+    if visit.live is not None:
+        visit.live.refuse_changes()
 
 
 def side_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -197,6 +215,8 @@ def _trained_inputs(streamed: StreamedLayer, adapters: Adapters) -> list[Tensor]
 def _adapter_gradients(visit: Visit, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     """What autograd gets for `_trained_inputs`; a travelling adapter's goes to its block's sum."""
     travelling = visit.streamed.travelling
+    if visit.live is not None:
+        return visit.live.leaving(gradients)
     if travelling is None:
         return list(gradients)
     return travelling.take(dict(zip(visit.adapters, gradients, strict=True)))
@@ -228,27 +248,38 @@ def call_streamed(
         PorosModelError: The layer takes or gives what its family's entry doesn't declare.
     """
     if not torch.is_grad_enabled():
-        streamed.bind(direction=1, wrap=True)
-        return streamed.forward(*args, **kwargs)
+        with streamed.bound(direction=1, wrap=True):
+            return streamed.forward(*args, **kwargs)
     # Only autograd keeps the tensors: it frees them in time and notices writes into them.
     call, parts = Call.of(args, kwargs, drop)
     refuse_inputs(streamed, call, parts.tensors)
-    adapters = _trainable(streamed.layer)
-    visit = Visit(
-        streamed=streamed,
-        call=call,
-        requires_grad=[tensor.requires_grad for tensor in parts.tensors],
-        adapters=adapters,
-        ambient=Ambient.capture(streamed.layer, streamed.device),
-        random=RandomState.capture(streamed.device) if streamed.preserve_rng else None,
-    )
-    trained = _trained_inputs(streamed, adapters)
+    with streamed.turn:  # another thread's recompute has stand-ins and flags of its own there
+        visit, trained = _begin(streamed, call, parts.tensors)
     outputs = _BlockFunction.apply(visit, *parts.tensors, *trained)  # type: ignore[no-untyped-call]  # torch's
     assert visit.output_spec is not None
     output, changes = visit.output_spec.filled(outputs)
     for mapping, change in zip(parts.mappings, changes, strict=True):
         change.apply_to(mapping)
     return output
+
+
+def _begin(
+    streamed: StreamedLayer, call: Call, tensors: Sequence[Tensor]
+) -> tuple[Visit, list[Tensor]]:
+    """Take a call down; what its function takes beside the call's tensors."""
+    adapters = _trainable(streamed.layer)
+    visit = Visit(
+        streamed=streamed,
+        call=call,
+        requires_grad=[tensor.requires_grad for tensor in tensors],
+        adapters=adapters,
+        ambient=Ambient.capture(streamed.layer, streamed.device),
+    )
+    trained = _trained_inputs(streamed, adapters)
+    if streamed.live is not None:
+        visit.live = LiveVisit(streamed, streamed.live, list(adapters), tensors[0])
+        trained += visit.live.casts
+    return visit, trained
 
 
 def _trainable(layer: nn.Module) -> Adapters:

@@ -161,6 +161,10 @@ class BlockManager:
         if direction == 1 and not wrap and max((index, *ahead)) >= last:
             self.when_idle()
 
+    def rest(self) -> None:
+        """Release the bound block without binding another: its slot still holds it."""
+        self._release()
+
     def forget(self) -> None:
         """Drop what is on the device: call it after anything else wrote into a block or a slot."""
         self._release()

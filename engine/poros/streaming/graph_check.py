@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
+from poros.streaming.graph_walk import leaf_of, nodes_under
 from poros.streaming.streamed_layer import StreamedLayer
 
 
@@ -43,17 +43,7 @@ def refuse_foreign_leaves(
 def _leaves(results: Sequence[Tensor]) -> Iterator[Tensor]:
     """The leaves that need gradients under `results`."""
     yield from (result for result in results if result.is_leaf and result.requires_grad)
-    nodes: list[Node] = [result.grad_fn for result in results if result.grad_fn is not None]
-    seen = set(nodes)  # of the nodes themselves: a node that is let go gives its id to another
-    while nodes:
-        node = nodes.pop()
-        variable = getattr(node, "variable", None)  # AccumulateGrad has one
-        if isinstance(variable, Tensor):
-            yield variable
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                nodes.append(child)
+    yield from (leaf for node in nodes_under(results) if (leaf := leaf_of(node)) is not None)
 
 
 def _describe(layer: StreamedLayer, leaf: Tensor) -> str:

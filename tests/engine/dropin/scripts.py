@@ -74,7 +74,9 @@ def by_trainer(
     return _trained(model, trainer.optimizer.optimizer)
 
 
-def by_sft(model: PeftModel, rows: Dataset, out: Path, *, tokenizer: Any) -> dict[str, Tensor]:
+def by_sft(
+    model: PeftModel, rows: Dataset, out: Path, *, tokenizer: Any, resume: Path | None = None
+) -> dict[str, Tensor]:
     """TRL's SFTTrainer: bfloat16 and gradient checkpointing are its own defaults."""
     from datasets import Dataset as Table
     from trl import SFTConfig, SFTTrainer
@@ -85,7 +87,7 @@ def by_sft(model: PeftModel, rows: Dataset, out: Path, *, tokenizer: Any) -> dic
     trainer = SFTTrainer(
         model, args, train_dataset=table, eval_dataset=table, processing_class=tokenizer
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     return _trained(model, trainer.optimizer.optimizer)
 
 

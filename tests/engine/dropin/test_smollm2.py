@@ -10,12 +10,16 @@ from transformers import AutoTokenizer
 import poros
 from poros.demo.model import demo_model_folder
 from poros.measure.fingerprint import same_bits
-from tests.engine.dropin.scripts import Rows, by_sft, by_trainer, plain_loop, with_adapter
+from tests.engine.dropin.scripts import SAVED, Rows, by_sft, by_trainer, plain_loop, with_adapter
 from tests.engine.loading.tiny_models import stock_4bit
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore"),
+]  # fmt: skip
 
 NUM_TOKENS = 24
+NUM_TENSORS = 3 * 2 * 7 * 30
+"""A weight and its two moments, of each of two matrices on 7 linears in 30 layers."""
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +55,18 @@ def test_a_script_trains_the_same_bytes_with_the_line(folder, tmp_path, script, 
     expected = trained("stock", lambda model: model)
     found = trained("prepared", poros.prepare)
     assert found.keys() == expected.keys()
-    assert len(found) == 3 * 2 * 7 * 30
+    assert len(found) == NUM_TENSORS
     assert [name for name in expected if not same_bits(found[name], expected[name])] == []
 
 
-def test_a_trainer_resumes_to_the_same_bytes_with_the_line(folder, tmp_path):
+@pytest.mark.parametrize("script", list(SCRIPTS)[1:])
+def test_a_script_resumes_to_the_same_bytes_with_the_line(folder, tmp_path, script):
+    run = SCRIPTS[script](folder)
     poros.enforce_determinism("cpu")
     rows = Rows(NUM_TOKENS)
-    expected = by_trainer(with_adapter(stock_4bit(folder)), rows, tmp_path, bf16=True)
+    expected = run(with_adapter(stock_4bit(folder)), rows, tmp_path)
     model = poros.prepare(with_adapter(stock_4bit(folder)))
-    found = by_trainer(model, rows, tmp_path, bf16=True, resume=tmp_path / "checkpoint-5")
+    found = run(model, rows, tmp_path, resume=tmp_path / f"checkpoint-{SAVED}")
+    assert found.keys() == expected.keys()
+    assert len(found) == NUM_TENSORS
     assert [name for name in expected if not same_bits(found[name], expected[name])] == []
