@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, PorosModelError, escape_control
+from poros.os_errors import why
 from poros.run_folder import read_run
 from poros.runs import find_run
 
@@ -109,16 +110,18 @@ def _run_around(path: Path) -> Path | None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _refused(path, f"{CONFIG_FILE} can't be read ({error})") from error
+    except OSError as error:
+        raise _refused(path, f"{CONFIG_FILE} can't be read ({why(error)})") from error
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"{CONFIG_FILE} is no JSON ({error})") from error
     if not isinstance(config, dict):
         raise _refused(path, f"{CONFIG_FILE} is not a JSON object")
     if config.get("peft_type") != "LORA":
         raise _refused(path, f"the adapter is of type {config.get('peft_type')}, not LORA")
     if not (path / WEIGHTS_FILE).is_file():
         pickled = (path / "adapter_model.bin").is_file()
-        why = "; only a pickle, which Poros never reads" if pickled else ""
-        raise _refused(path, f"the adapter has no {WEIGHTS_FILE}{why}")
+        held = "; only a pickle, which Poros never reads" if pickled else ""
+        raise _refused(path, f"the adapter has no {WEIGHTS_FILE}{held}")
     return config
 
 

@@ -127,8 +127,8 @@ def choose(
 
 def all_on_device(
     budget_bytes: int, sizes: ModelSizes, step: StepShape, *, num_slots: int = 2
-) -> MemoryPlan:
-    """The ladder's top: with resident blocks if they fit beside such a step, else without.
+) -> MemoryPlan | None:
+    """The ladder's top, with as many resident blocks as fit beside such a step; None: it does not.
 
     Args:
         budget_bytes: As for `choose`.
@@ -136,8 +136,7 @@ def all_on_device(
         step: The step.
         num_slots: Slots of the ring.
     """
-    top = MemoryPlan(num_slots=num_slots)
-    return _filled(top, budget_bytes, sizes, step, as_estimated) or top
+    return _filled(MemoryPlan(num_slots=num_slots), budget_bytes, sizes, step, as_estimated)
 
 
 def rungs(plan: MemoryPlan) -> Iterator[MemoryPlan]:

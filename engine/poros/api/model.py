@@ -28,10 +28,10 @@ class PorosModel:
     """A base whose layers are streamed, with an adapter on it.
 
     `model` can be called and trained as any model of PEFT; a run with checkpoints and samples is
-    `PorosTrainer`'s. With ``vram_budget: auto`` everything outside the layers is on the device, and
-    the layers for which a step of the config's batch and length leaves room. With a number of GB or
-    ``min`` the head may wait on the host: then a loss comes from labels given to the model, and
-    logits have no gradient.
+    `PorosTrainer`'s. Layers stay on the device as far as a step of the config's batch and length
+    leaves room. With ``vram_budget: auto`` all else is there, too; with a number of GB or ``min``
+    the head may wait on the host: then a loss comes from labels given to the model, and logits have
+    no gradient.
 
     Attributes:
         device: Where it computes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,8 +14,8 @@ from poros.events import Event, Warned
 from poros.loading.base_model import BaseModel
 from poros.memory_answers import AnswerShape, plan_for_answers, without_training
 from poros.memory_plan import MemoryPlan
-from poros.memory_planner import all_on_device
-from poros.memory_sizes import SHORT_BYTES, usable_bytes
+from poros.memory_planner import all_on_device, choose, smallest
+from poros.memory_sizes import SHORT_BYTES, ModelSizes, StepShape, usable_bytes
 from poros.streaming.shortage import Shortage, is_host_shortage, until_it_fits
 from poros.training.cap import held_to
 from poros.training.placement import Placement, in_words
@@ -46,21 +47,28 @@ def plan_answers(base: BaseModel, config: PorosConfig, device: torch.device) -> 
 
 
 def plan_loop(base: BaseModel, config: PorosConfig, device: torch.device) -> MemoryPlan:
-    """The plan of a model for answers and for a loop of the user's own.
+    """The plan of a model that a loop of the user's own may train: a step has room.
 
-    With ``auto`` head and embeddings are on the device, since such a loop may want logits with
-    gradients, and blocks for which a step of the config's batch and length leaves room. A budget
-    that is named goes before that.
+    It is of the config's batch and length. With ``auto`` head and embeddings are on the device
+    however little fits, since such a loop may want logits with gradients. Moments and adapters are
+    that loop's own.
     """
     budget_bytes = room_bytes(config, device)
-    if budget_bytes is None:
-        return without_training(fixed_plan(config))
-    if config.vram_budget != "auto":
-        return plan_answers(base, config, device)
-    step = step_shape(config, config.per_device_batch_size * config.max_seq_length)
-    return all_on_device(
-        usable_bytes(budget_bytes), model_sizes(base, config), step, num_slots=config.num_slots
-    )
+    plan = fixed_plan(config)
+    if budget_bytes is not None:
+        sizes, usable = model_sizes(base, config), usable_bytes(budget_bytes)
+        step = step_shape(config, config.per_device_batch_size * config.max_seq_length)
+        plan = all_on_device(usable, sizes, step, num_slots=config.num_slots) or plan
+        if config.vram_budget != "auto" and not plan.resident:
+            plan = _chosen(usable, sizes, step, config.num_slots)
+    return replace(plan, moments_on_host=False, adapters_on_host=False)
+
+
+def _chosen(usable: int, sizes: ModelSizes, step: StepShape, num_slots: int) -> MemoryPlan:
+    try:
+        return choose(usable, sizes, step, num_slots=num_slots).plan
+    except PorosOOMError:
+        return smallest(MemoryPlan())  # shorter steps and answers may do
 
 
 def context_tokens(config: Any) -> int | None:

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 from poros import PorosConfig, PorosModel
 from poros.errors import PorosConfigError, PorosModelError
 from poros.measure.fingerprint import same_bits
+from poros.memory_plan import MemoryPlan
 
 IDS = torch.arange(1, 9)[None]
 
@@ -31,8 +32,27 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return model(input_ids=IDS).logits
 
 
-def test_it_has_the_resident_models_logits_and_gradients(chat_folder, tmp_path):
-    streamed = adapted(PorosModel.from_pretrained(str(chat_folder), quantization="bf16"))
+def budgeted(folder: Path, budget: float | str) -> PorosModel:
+    settings = {"quantization": "bf16", "vram_budget": budget}
+    return PorosModel(PorosConfig(model_name_or_path=str(folder), **settings))
+
+
+def plan_of(model: PorosModel) -> MemoryPlan:
+    return model._streamed.plan
+
+
+def test_a_budget_plans_for_a_step_of_the_users_own_loop(chat_folder):
+    assert plan_of(budgeted(chat_folder, 1)).resident == (0, 1)
+    least = plan_of(budgeted(chat_folder, 0.1))
+    assert least == plan_of(budgeted(chat_folder, "min"))
+    assert (least.head_on_host, least.embeddings_on_host, least.boundaries_on_host) == (True,) * 3
+    assert (least.moments_on_host, least.adapters_on_host) == (False, False)
+    assert plan_of(budgeted(chat_folder, "auto")) == MemoryPlan()
+
+
+@pytest.mark.parametrize("budget", ["auto", "min"])
+def test_it_has_the_resident_models_logits_and_gradients(chat_folder, tmp_path, budget):
+    streamed = adapted(budgeted(chat_folder, budget))
     streamed.save(str(tmp_path / "adapter"))
     base = AutoModelForCausalLM.from_pretrained(chat_folder, dtype=torch.bfloat16)
     resident = PeftModel.from_pretrained(base, str(tmp_path / "adapter"), is_trainable=True).eval()
@@ -46,8 +66,7 @@ def test_it_has_the_resident_models_logits_and_gradients(chat_folder, tmp_path):
 
 
 def test_a_16_bit_merge_has_the_weights_of_pefts(chat_folder, tmp_path):
-    settings = {"quantization": "bf16", "vram_budget": "min"}  # so that the ends come back, too
-    streamed = adapted(PorosModel(PorosConfig(model_name_or_path=str(chat_folder), **settings)))
+    streamed = adapted(budgeted(chat_folder, "min"))  # so that the ends come back, too
     assert streamed.model.get_output_embeddings().weight.numel() == 0
     streamed.save(str(tmp_path / "adapter"))
     base = AutoModelForCausalLM.from_pretrained(chat_folder, dtype=torch.bfloat16)
