@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from poros_tui import glyphs
+from poros_tui.engine.tasks import Task
 from poros_tui.screens import result_told
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.config_preview import PathDialog
@@ -69,8 +71,8 @@ class ResultScreen(PorosScreen):
         """Nothing is read yet."""
         super().__init__()
         self.reader = OutcomeReader()
-        self.exporting = Job("merging, and comparing the answers", exported)
-        self.reporting = Job("writing the report", reported)
+        self.exporting = Job("merging, and comparing the answers", exported, self._begin)
+        self.reporting = Job("writing the report", reported, self._begin)
         self._shown: Outcome | None = None
         self._index = 0
 
@@ -82,7 +84,7 @@ class ResultScreen(PorosScreen):
                 yield Panel("Overview", Static(id="overview-text"), id="overview", term="run")
                 yield Panel("Before and after", Static(id="sample"), id="samples", term="sample")
             with Vertical(id="right"):
-                yield Panel("Talk to it", ChatPane(), id="talk", help=ChatPane.told)
+                yield Panel("Talk to it", ChatPane(self._talk), id="talk", help=ChatPane.told)
                 yield Panel("Use it", Static(id="use-text"), id="use", term="adapter")
 
     def on_mount(self) -> None:
@@ -142,6 +144,13 @@ class ResultScreen(PorosScreen):
         if found is not None:
             self.app.copy_to_clipboard("\n".join(found.load_lines))
             self.notify("The lines that load the adapter were copied", timeout=3)
+
+    def _begin(self, arguments: Sequence[str]) -> Task:
+        return self.shell.make_task(arguments)
+
+    def _talk(self, adapter: Path) -> Task:
+        arguments = ["chat", str(adapter), "--json-lines", "--max-new-tokens", "256"]
+        return self.shell.make_task(arguments, limit_s=None, interactive=True)
 
     def _export_to(self, name: str | None) -> None:
         if name and self._shown is not None:

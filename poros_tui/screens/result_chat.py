@@ -13,7 +13,6 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from poros_tui import glyphs, words
-from poros_tui.engine.tasks import Task
 
 _LOADING = {
     "download": "getting the base model",
@@ -48,12 +47,6 @@ class Talker(Protocol):
         """No more lines."""
 
 
-def start_talk(adapter: Path) -> Talker:
-    """Start `poros chat` on an adapter or a run."""
-    arguments = ["chat", str(adapter), "--json-lines", "--max-new-tokens", "256"]
-    return Task(arguments, limit_s=None, interactive=True)
-
-
 class ChatPane(Vertical):
     """Questions and answers, a line to type in, a line about the state.
 
@@ -75,8 +68,8 @@ class ChatPane(Vertical):
                 tooltip="Ask the untrained model too"),
     ]  # fmt: skip
 
-    def __init__(self, start: Callable[[Path], Talker] = start_talk) -> None:
-        """Nothing is loaded."""
+    def __init__(self, start: Callable[[Path], Talker]) -> None:
+        """Nothing is loaded; ``start`` begins a talk with an adapter or a run."""
         super().__init__(id="chat")
         self._start = start
         self._talker: Talker | None = None

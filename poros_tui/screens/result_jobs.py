@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from poros_tui import words
-from poros_tui.engine.tasks import Task
 
 
 class Running(Protocol):
@@ -46,9 +45,12 @@ class Job:
         self,
         doing: str,
         describe: Callable[[dict[str, Any]], Told],
-        start: Callable[[Sequence[str]], Running] = lambda arguments: Task(arguments),
+        start: Callable[[Sequence[str]], Running],
     ) -> None:
-        """``doing`` names it while it runs; ``describe`` puts its answer into words."""
+        """``doing`` names it while it runs; ``describe`` puts its answer into words.
+
+        ``start`` runs a command of `poros`.
+        """
         self._doing, self._describe, self._start = doing, describe, start
         self._task: Running | None = None
         self.told: Told | None = None

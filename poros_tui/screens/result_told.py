@@ -51,6 +51,7 @@ def sample(found: Outcome | None, index: int) -> Content:
         return Content.styled(told if found is not None else "", "$secondary")
     each = found.asked[index % len(found.asked)]
     signs = glyphs.chosen()
+    is_open = found.state == "running" and not each.after
     count = f"{index % len(found.asked) + 1} of {len(found.asked)}   "
     lines = [
         Content.assemble((count, "$secondary"), (f"{signs.previous} {signs.next}", "$accent")),
@@ -58,7 +59,7 @@ def sample(found: Outcome | None, index: int) -> Content:
         Content(""),
         _answer("before", each.before, "$secondary"),
         Content(""),
-        _answer("after", each.after, "$foreground"),
+        _answer("after", each.after, "$foreground", "(not yet)" if is_open else "(nothing)"),
     ]
     if is_same(each):
         lines += [Content(""), Content.styled("Both are the same.", "$secondary")]
@@ -111,8 +112,8 @@ def _cut(line: str, room: int) -> str:
     return line if len(line) <= room else line[: max(room - 1, 0)] + glyphs.chosen().dots
 
 
-def _answer(when: str, text: str, colour: str) -> Content:
-    shown = "\n".join(words.safe(line) for line in text.strip().split("\n")) or "(nothing)"
+def _answer(when: str, text: str, colour: str, nothing: str = "(nothing)") -> Content:
+    shown = "\n".join(words.safe(line) for line in text.strip().split("\n")) or nothing
     return Content.assemble((f"{when}  ", "$accent"), (shown, colour))
 
 
