@@ -74,6 +74,7 @@ class ResultScreen(PorosScreen):
         self.exporting = Job("merging, and comparing the answers", exported, self._begin)
         self.reporting = Job("writing the report", reported, self._begin)
         self._shown: Outcome | None = None
+        self._drawn_for = (0, 0)
         self._index = 0
 
     def body(self) -> ComposeResult:
@@ -96,7 +97,9 @@ class ResultScreen(PorosScreen):
         self.reader.follow(state.run_folder)
         latest = self.reader.latest
         has_news = self.exporting.tick() | self.reporting.tick()
-        if latest is not self._shown or has_news or state.run_folder is None:
+        widths = self._widths()
+        is_new = latest is not self._shown or widths != self._drawn_for
+        if is_new or has_news or state.run_folder is None:
             if latest is None or self._shown is None or latest.folder != self._shown.folder:
                 self._index = 0
             self._shown = latest
@@ -172,15 +175,20 @@ class ResultScreen(PorosScreen):
         chat = self.query_one(ChatPane)
         chat.use(found.folder if found is not None and found.adapter is not None else None)
         self.query_one("#panes", Static).update(self._pane_bar())
-        width = max(30, self.query_one("#overview").content_size.width)
-        overview = result_told.overview(found, self.state.run_folder, width)
+        self._drawn_for = left, right = self._widths()
+        overview = result_told.overview(found, self.state.run_folder, left)
         self.query_one("#overview-text", Static).update(overview)
         self.query_one("#sample", Static).update(result_told.sample(found, self._index))
-        width = max(30, self.query_one("#use").content_size.width)
-        use = result_told.use(found, self.exporting.told, self.reporting.told, width)
+        use = result_told.use(found, self.exporting.told, self.reporting.told, right)
         self.query_one("#use-text", Static).update(use)
         if found is not None and found.state == "finished" and "train" not in self.state.done:
             self.state.update(done=self.state.done | {"train"})
+
+    def _widths(self) -> tuple[int, int]:
+        """Of the panes whose lines are cut to fit; unknown ones count as narrow."""
+        panes = (self.query_one(name) for name in ("#overview", "#use"))
+        left, right = (max(30, pane.content_size.width) for pane in panes)
+        return left, right
 
     def _pane_bar(self) -> Content:
         dot = f"  {glyphs.chosen().dot}  "

@@ -1,6 +1,7 @@
 """The Result screen in tests: a finished demo run, and a talker that says what it is told to."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,21 @@ async def shown(app: PorosApp, pilot: Pilot[Any], outcome: Outcome = FINISHED) -
     screen = app.screen
     assert isinstance(screen, ResultScreen)
     screen.reader = StandingReader(outcome)
-    await app.tick()
-    await pilot.pause()
+    for _ in range(2):  # lines are cut to the width that the first one gave
+        await app.tick()
+        await pilot.pause()
     return screen
+
+
+async def until(app: PorosApp, pilot: Pilot[Any], true: Callable[[], bool]) -> None:
+    """Tick until something holds; a busy machine takes its time."""
+    for _ in range(1000):
+        await app.tick()
+        await pilot.pause()
+        if true():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it never came")
 
 
 def talks(screen: ResultScreen, *answers: list[dict[str, Any]]) -> Scripted:

@@ -26,7 +26,7 @@ from poros_tui.screens.result_chat import ChatPane
 from poros_tui.screens.result_facts import ADAPTER_FILE, OutcomeReader, read_outcome
 from poros_tui.screens.result_jobs import Job, exported
 from tests.tui.pilot import piloted
-from tests.tui.result_fixtures import END, FAILED, result_app, said, shown, talks, write_run
+from tests.tui.result_fixtures import END, FAILED, result_app, said, shown, talks, until, write_run
 
 
 def told_events(folder: Path) -> list[str]:
@@ -130,28 +130,23 @@ async def test_a_question_is_answered_word_by_word(app: PorosApp, pilot: Any) ->
     screen = await shown(app, pilot)
     talker = talks(screen, [*said("Aye, the keeper."), END], said("Half an"))
     await pilot.press("c", "W", "h", "o", "enter")
+    await until(app, pilot, lambda: "ready for the next" in text_of(screen, "talk-state"))
     assert talker.sent == [{"say": "Who", "compare": False}]
-    await app.tick()
-    await pilot.pause()
     assert [str(one.content) for one in screen.query(".said").results(Static)] == [
         "Who", "Aye, the keeper.",
     ]  # fmt: skip
-    assert "ready for the next question" in text_of(screen, "talk-state")
     await pilot.press("ctrl+t", "x", "enter")
-    assert talker.sent[-1] == {"say": "x", "compare": True}
-    await app.tick()
+    await until(app, pilot, lambda: {"say": "x", "compare": True} in talker.sent)
     await pilot.press("escape")
-    assert talker.sent[-1] == {"stop": True}
+    await until(app, pilot, lambda: {"stop": True} in talker.sent)
     assert app.focused is screen.query_one("#question", Input)
     talker._waiting.append(END | {"stopped": True})
-    await app.tick()
-    assert "stopped" in text_of(screen, "talk-state")
+    await until(app, pilot, lambda: "stopped" in text_of(screen, "talk-state"))
     await pilot.press("ctrl+n")
+    await until(app, pilot, lambda: not screen.query(".said"))
     assert talker.sent[-1] == {"reset": True}
-    await pilot.pause()
-    assert not screen.query(".said")
     await pilot.press("escape")
-    assert app.focused is None
+    await until(app, pilot, lambda: app.focused is None)
 
 
 @result()
@@ -160,12 +155,11 @@ async def test_what_cannot_be_loaded_is_told(app: PorosApp, pilot: Any) -> None:
     refusal = {"event": "failed", "message": "the base is not here", "remediation": "download it"}
     talker = talks(screen, [refusal])
     await pilot.press("c", "a", "enter")
-    await app.tick()
-    assert "the base is not here: download it" in text_of(screen, "talk-state")
-    talker.done = True
+    told = "the base is not here: download it"
+    await until(app, pilot, lambda: told in text_of(screen, "talk-state"))
     talker.result = Result("done", 5, (), ("poros: error[E-hub]: offline -> connect",))
-    await app.tick()
-    assert "offline" in text_of(screen, "talk-state")
+    talker.done = True
+    await until(app, pilot, lambda: "offline" in text_of(screen, "talk-state"))
     assert not screen.query_one(ChatPane).is_answering
 
 
@@ -174,7 +168,7 @@ async def test_another_run_ends_the_talk(app: PorosApp, pilot: Any) -> None:
     screen = await shown(app, pilot)
     talker = talks(screen, [*said("Aye."), END])
     await pilot.press("c", "a", "enter")
-    await app.tick()
+    await until(app, pilot, lambda: bool(talker.sent))
     screen.query_one(ChatPane).use(Path("/elsewhere"))
     assert talker.hung_up
 
@@ -212,8 +206,9 @@ async def test_export_and_report_are_commands_whose_answer_is_told(
     assert isinstance(app.screen, PathDialog)
     assert app.screen.query_one(Input).value == "/home/ada/poros_demo-merged"
     await pilot.press("enter")
+    await until(app, pilot, lambda: "/x/merged" in text_of(screen, "use-text"))
     await pilot.press("h")
-    await app.tick()
+    await until(app, pilot, lambda: "report.html" in text_of(screen, "use-text"))
     told = text_of(screen, "use-text")
     assert started[0] == ["export", "/home/ada/poros_demo", "-o", "/home/ada/poros_demo-merged",
                           "--json"]  # fmt: skip

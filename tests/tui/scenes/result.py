@@ -5,8 +5,9 @@ from typing import Any
 from textual.pilot import Pilot
 
 from poros_tui.app import PorosApp
+from poros_tui.screens.result_chat import ChatPane
 from poros_tui.screens.result_jobs import Told
-from tests.tui.result_fixtures import END, FAILED, result_app, said, shown, talks
+from tests.tui.result_fixtures import END, FAILED, result_app, said, shown, talks, until
 from tests.tui.scene import Scene
 
 
@@ -23,7 +24,8 @@ async def error(app: PorosApp, pilot: Pilot[Any]) -> None:
 async def talk(app: PorosApp, pilot: Pilot[Any]) -> None:
     """Two answers, the second with the untrained model's."""
     screen = await shown(app, pilot)
-    talks(
+    pane = screen.query_one(ChatPane)
+    talker = talks(
         screen,
         [*said("Aye, I keep the light, and the light keeps the ships. Keep the lamp lit."), END],
         [*said("The sea is blue because water absorbs red light.", "base"),
@@ -33,8 +35,8 @@ async def talk(app: PorosApp, pilot: Pilot[Any]) -> None:
         await pilot.press("c")
         screen.query_one("#question").value = question
         await pilot.press("enter")
-        await app.tick()
-        await pilot.pause()
+        await until(app, pilot, lambda: bool(talker.sent) and not pane.is_answering)
+        talker.sent.clear()
 
 
 async def use(app: PorosApp, pilot: Pilot[Any]) -> None:
@@ -46,6 +48,7 @@ async def use(app: PorosApp, pilot: Pilot[Any]) -> None:
     )  # fmt: skip
     screen.reporting.told = Told("ok", "~/poros_demo/report.html: open it in a browser, or send it")
     await pilot.press("u")
+    await app.tick()
 
 
 async def samples(app: PorosApp, pilot: Pilot[Any]) -> None:
