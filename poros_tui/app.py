@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
@@ -108,8 +109,12 @@ class PorosApp(App[int]):
     async def tick(self) -> None:
         """What is new reaches the shown screen."""
         self.state.machine = self._watch.latest
-        if isinstance(self.screen, PorosScreen):
-            self.screen.tick()
+        # Between two modes, and at the end, there is no screen.
+        screen: Screen[object] | None = None
+        with contextlib.suppress(ScreenStackError):
+            screen = self.screen
+        if isinstance(screen, PorosScreen):
+            screen.tick()
         if self.state.is_dirty and self._keep:
             await asyncio.to_thread(state.save, self.state.to_json())
 

@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from poros.config import PorosConfig
 from poros.demo_settings import train_path
 from poros_tui import words
 from poros_tui.engine.tasks import Task
@@ -173,12 +172,11 @@ class DataScreen(PorosScreen):
         with self.prevent(Input.Changed):
             self.query_one(Input).value = data
         self.query_one(VerdictLine).show(None)
-        policy = self._option("on_bad_line")
-        raw = ["data", data, "--json", "--on-bad-line", policy]
+        policy = [flag for flag in self._options() if flag.startswith("--on-bad-line")]
+        raw = ["data", data, "--json", *policy]
         self._raw = self.shell.make_task(raw, limit_s=RAW_LIMIT_S)
         if self.state.model:
-            options = [f"--{name.replace('_', '-')}={self._option(name)}" for name in _SETTINGS]
-            command = ["data", data, "-m", self.state.model, "--json", *options]
+            command = ["data", data, "-m", self.state.model, "--json", *self._options()]
             command += ["--samples", str(NUM_SAMPLES)]
             self._count = self.shell.make_task(command, limit_s=COUNT_LIMIT_S)
         self._draw_busy()
@@ -246,13 +244,16 @@ class DataScreen(PorosScreen):
     def _is_good(self) -> bool:
         return self.record is not None and verdict(self.record).state != "bad"
 
-    def _option(self, name: str) -> str:
-        value = self.state.values.get(name, PorosConfig.model_fields[name].default)
-        return str(value)
+    def _options(self) -> tuple[str, ...]:
+        """Settings of Config that decide what becomes of rows, as flags; others have defaults."""
+        chosen = self.state.values
+        return tuple(
+            f"--{name.replace('_', '-')}={chosen[name]}" for name in _SETTINGS if name in chosen
+        )
 
     def _with(self) -> tuple[str, ...]:
         """What the answer hangs on beside the rows."""
-        return (self.state.model, *map(self._option, _SETTINGS))
+        return (self.state.model, *self._options())
 
     def _take_raw(self, document: Any, error: str) -> None:
         if isinstance(document, dict) and document.get("raw"):

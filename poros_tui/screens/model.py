@@ -12,15 +12,16 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from poros.demo_settings import train_path
-from poros.model_names import Suggestion
-from poros_tui import glyphs, words
+from poros_tui import words
 from poros_tui.engine.tasks import Task
+from poros_tui.screens import model_list
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.model_facts import cell_words, facts, parts, verdict
+from poros_tui.screens.model_list import Offered
 from poros_tui.screens.verdict import Verdict, VerdictLine, failed
 from poros_tui.state import AppState
 from poros_tui.widgets.bars import Bars
-from poros_tui.widgets.entry_list import Entry, EntryList
+from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.facts import Facts
 from poros_tui.widgets.fit_table import FitTable
 from poros_tui.widgets.panel import Panel
@@ -30,16 +31,7 @@ CHECK_LIMIT_S = 60.0
 SEARCH_LIMIT_S = 20.0
 FETCH_LIMIT_S = 1800.0
 
-_DEMO, _SEARCH, _AS_TYPED = "demo:", "search:", "typed:"
 _DEFAULT_TOKENS = 2048
-_SMALL = 0.45
-"""Parameters in units of 10**9, below which they are told in millions."""
-_LABELS = {
-    "certified": ("ok", "success", "certified"),
-    "experimental": ("warn", "warning", "not proved yet"),
-    "unsupported": ("error", "error", "can't be trained"),
-    "unknown": ("unknown", "secondary", ""),
-}
 _HELP = (
     "Type a model's name on the Hub, the address of its page, or a folder. Only its config and the"
     " headers of its weights are read; nothing large is fetched before training begins."
@@ -80,8 +72,8 @@ class ModelScreen(PorosScreen):
         self._work: Task | None = None
         self._kind = ""
         self._listing: Task | None = None
-        self._found: list[Suggestion] = []
-        self._on_hub: list[Suggestion] = []
+        self._found: list[Offered] = []
+        self._on_hub: list[Offered] = []
         self._searched = ""
         self._wants_demo = False
 
@@ -241,14 +233,14 @@ class ModelScreen(PorosScreen):
             self.ask(path)
 
     def _choose(self, key: str) -> None:
-        if key == _DEMO:
+        if key == model_list.DEMO:
             self._begin("fetch", ["demo", "--fetch-only", "--json"], FETCH_LIMIT_S)
-        elif key.startswith(_SEARCH):
-            self._searched = key.removeprefix(_SEARCH)
+        elif key.startswith(model_list.SEARCH):
+            self._searched = key.removeprefix(model_list.SEARCH)
             command = ["models", "--hub", *self._searched.split(), "--json"]
             self._begin("search", command, SEARCH_LIMIT_S)
         else:
-            self.ask(key.removeprefix(_AS_TYPED))
+            self.ask(key.removeprefix(model_list.TYPED))
 
     def _begin(self, kind: str, command: list[str], limit_s: float) -> None:
         self.action_cancel()
@@ -265,20 +257,19 @@ class ModelScreen(PorosScreen):
         if self._listing is None or self._listing.result is None:
             return
         document, self._listing = self._listing.result.document, None
-        if isinstance(document, list):
-            self._found = [Suggestion(**one) for one in document]
+        self._found = model_list.read(document)
         self._draw_list()
         demo = self._demo()
         if self._wants_demo and demo is not None:
             self.ask(demo.name)
         self._wants_demo = False
 
-    def _demo(self) -> Suggestion | None:
+    def _demo(self) -> Offered | None:
         return next((one for one in self._found if one.is_demo), None)
 
     def _take_search(self, document: Any, error: str) -> None:
         if isinstance(document, list):
-            self._on_hub = [Suggestion(**one) for one in document]
+            self._on_hub = model_list.read(document)
             told = f"The Hub knows {len(self._on_hub)} models with these words"
             self._say(Verdict("ok" if self._on_hub else "warn", told))
         else:
@@ -322,28 +313,14 @@ class ModelScreen(PorosScreen):
 
     def _draw_list(self) -> None:
         typed = self.query_one(Input).value.strip()
-        typed = "" if typed == self.asked else typed
-        entries = []
-        if "/" in typed or typed.startswith(("~", ".")):
-            entries.append(
-                Entry(f"{_AS_TYPED}{typed}", typed, "look at this one", glyphs.chosen().arrow)
-            )
-        fitting = [one for one in self._found if _has_words(one, typed)]
-        entries += _section("On this computer", [one for one in fitting if one.place == "here"])
-        if self._listing is None and self._demo() is None and not typed:
-            entries[:0] = [
-                Entry("", "To try it out"),
-                Entry(_DEMO, "the demo's model", "93 MB to fetch"),
-            ]  # fmt: skip
-        if self._on_hub and typed == self._searched:
-            entries += _section(f"On the Hub: {self._searched}", self._on_hub)
-        entries += _section("Known models", [one for one in fitting if one.place == "known"])
-        if typed:
-            entries += [
-                Entry("", "Elsewhere"),
-                Entry(f"{_SEARCH}{typed}", f"search the Hub for “{typed}”"),
-            ]
-        self.query_one("#model-list", EntryList).show(entries)
+        listed = model_list.entries(
+            "" if typed == self.asked else typed,
+            self._found,
+            used=self.state.recent_models,
+            on_hub=self._on_hub,
+            searched=self._searched,
+        )
+        self.query_one("#model-list", EntryList).show(listed)
 
     def _draw_facts(self) -> None:
         if self.record is not None:
@@ -370,25 +347,3 @@ class ModelScreen(PorosScreen):
         head, text = cell_words(fit.table, fit.row, fit.column)
         said = Content.styled(words.safe(head), "bold") + Content(f"\n{words.safe(text)}")
         self.query_one("#model-cell", Static).update(said)
-
-
-def _has_words(one: Suggestion, typed: str) -> bool:
-    text = f"{one.name} {one.title} {one.model_type}".lower()
-    return all(word in text for word in typed.lower().split())
-
-
-def _section(title: str, found: list[Suggestion]) -> list[Entry]:
-    if not found:
-        return []
-    return [Entry("", title), *map(_entry, found)]
-
-
-def _entry(one: Suggestion) -> Entry:
-    glyph, colour, word = _LABELS[one.label]
-    size = words.gigabytes(one.num_bytes) if one.num_bytes else ""
-    if one.num_params:
-        is_small = one.num_params < _SMALL
-        size = f"{one.num_params * 1000:.0f} M" if is_small else f"{one.num_params:.1f} B"
-    note = "gated" if one.is_gated else ""
-    value = f"{size:>8}  {word}"
-    return Entry(one.name, one.title, value, getattr(glyphs.chosen(), glyph), colour, note)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
-import numpy as np
 from textual.content import Content
 from textual.widget import Widget
 
@@ -24,7 +24,7 @@ class Histogram(Widget):
     def __init__(self, *, id: str | None = None) -> None:
         """Without sizes."""
         super().__init__(id=id)
-        self._sizes: np.ndarray[Any, Any] = np.zeros(0, np.int64)
+        self._counts: dict[int, int] = {}
         self._limit = 0
         self._num_cut = 0
 
@@ -36,18 +36,18 @@ class Histogram(Widget):
             limit: The most that is allowed: sizes of it, if some were cut, are drawn as cut.
             num_cut: How many were.
         """
-        self._sizes = np.asarray(sizes, np.int64)
+        self._counts = dict(sorted(Counter(sizes).items()))
         self._limit, self._num_cut = limit, num_cut
         self.refresh()
 
     def render(self) -> Content:
         """Columns, then the axis."""
-        if not self._sizes.size:
+        if not self._counts:
             return Content("")
         columns = max(8, min(self.size.width, _MOST_COLUMNS))
         rows = max(1, self.size.height - 1)
-        low, high = int(self._sizes.min()), int(self._sizes.max())
-        counts = binned(self._sizes, columns)
+        low, high = min(self._counts), max(self._counts)
+        counts = binned(self._counts, columns)
         levels = heights(counts, rows)
         is_cut = [False] * len(levels)
         if self._num_cut and high >= self._limit > 0:
@@ -67,7 +67,7 @@ class Histogram(Widget):
 
     def _axis(self, low: int, high: int, width: int) -> Content:
         left, right = f"{low:,}", f"{high:,} tokens"
-        middle = f"half up to {int(np.median(self._sizes)):,}"
+        middle = f"half up to {_median(self._counts):,}"
         room = self.size.width
         width = min(max(width, len(left) + len(right) + 2), room)
         gap = width - len(left) - len(right)
@@ -79,14 +79,26 @@ class Histogram(Widget):
         return Content.styled(f"{left}{between}{right}", "$secondary")
 
 
-def binned(sizes: np.ndarray[Any, Any], columns: int) -> list[int]:
-    """Counts of equal stretches from the smallest to the largest; few values get wide columns."""
-    low, high = int(sizes.min()), int(sizes.max())
-    span = high - low + 1
+def binned(counts: Mapping[int, int], columns: int) -> list[int]:
+    """Counts of equal stretches from the smallest to the largest; few values get wide columns.
+
+    Args:
+        counts: By size.
+        columns: How many; each stretch has one or more.
+    """
+    low = min(counts)
+    span = max(counts) - low + 1
     num_bins = min(columns, span)
-    bins = (sizes - low) * num_bins // span
-    counts = np.bincount(bins, minlength=num_bins)
-    return [int(counts[k * num_bins // columns]) for k in range(columns)]
+    bins = [0] * num_bins
+    for size, count in counts.items():
+        bins[(size - low) * num_bins // span] += count
+    return [bins[k * num_bins // columns] for k in range(columns)]
+
+
+def _median(counts: Mapping[int, int]) -> int:
+    half = sum(counts.values()) / 2
+    passed = zip(counts, accumulate(counts.values()), strict=True)
+    return next(size for size, so_far in passed if so_far >= half)
 
 
 def heights(counts: Sequence[int], rows: int) -> list[int]:

@@ -121,7 +121,7 @@ def test_typing_filters_searches_the_hub_and_takes_a_name_as_it_is():
 
 def test_the_demos_model_is_fetched_and_brings_its_data():
     demo = asdict(Suggestion("/cache/demo", "the demo's model", "here", "llama", is_demo=True))
-    lists = iter([[], [demo]])
+    lists = iter([scenes.suggested(), [demo]])
     asked, make = said(
         listing=lambda words: RecordedTask(words, [next(lists)]),
         demo=lambda words: RecordedTask(words, []),
