@@ -70,6 +70,10 @@ METRICS = (
 _TRAINER, _MODEL, _HUB = (
     f"tests/engine/api/test_{name}.py" for name in ("trainer", "model", "publish")
 )
+_LOOP, _SETTINGS, _REFUSALS, _ANSWERS = (
+    f"tests/engine/dropin/test_{name}.py"
+    for name in ("plain_loop", "settings", "refusals", "answers")
+)
 _EACH = f"{_TRAINER}::test_each_argument_is_a_setting"
 _SEEN = f"{_MODEL}::test_each_argument_is_seen"
 
@@ -124,6 +128,39 @@ SEEN: dict[str, dict[str, tuple[str, str]]] = {
         "lora_target_modules": ("fewer adapters", _SEEN),
         "adapter_backend": ("native is refused", _SEEN),
     },
+    "patch_hf_model": {
+        "model": (
+            "the same model, streamed",
+            f"{_LOOP}::test_a_prepared_model_trains_to_the_same_bits",
+        ),
+        "block_size": (
+            "how many blocks travel; the same bits",
+            f"{_SETTINGS}::test_block_size_is_how_many_layers_travel_together",
+        ),
+        "enable_prefetch": (
+            "how much is copied while the first layer computes; the same bits",
+            f"{_SETTINGS}::test_enable_prefetch_has_the_next_block_copied_while_one_computes",
+        ),
+        "preserve_rng_state": (
+            "without it the gradients differ, the loss doesn't",
+            f"{_SETTINGS}::test_preserve_rng_state_repeats_dropout_in_the_backward",
+        ),
+        "arch_check": (
+            "an unknown family is refused, warned of, or let through",
+            f"{_REFUSALS}::test_an_unknown_family_is_refused_or_runs_without_a_claim",
+        ),
+        "deterministic": (
+            "the process's settings",
+            f"{_ANSWERS}::test_determinism_is_left_alone_if_asked",
+        ),
+        "managed_parameter_filter": (
+            "what it says no to doesn't travel",
+            f"{_SETTINGS}::test_managed_parameter_filter_is_asked_by_name_and_keeps_what_it_says_no_to",
+        ),
+    },
+    "unprepare": {
+        "model": ("the very model again", f"{_ANSWERS}::test_unprepare_gives_back_the_very_model"),
+    },
 }
-"""Each parameter's effect in words, and the test that sees it; `patch_hf_model`'s are with its own
-tests, in tests/engine/dropin."""
+"""Each parameter's effect in words, and the test that sees it. `prepare` takes those of
+`patch_hf_model`."""
