@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poros import events
-from poros.errors import escape_control
+from poros.errors import PorosError, PorosOOMError, escape_control
 from poros.run_folder import free_name
 from poros.told_sizes import told_size
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 _MOST_SAMPLES = 4
 _MOST_CHARACTERS = 120
+
+
+def failed_event(error: PorosError, *, step: int) -> events.RunFailed:
+    """The record of a run's end by an error."""
+    return events.RunFailed(
+        step=step,
+        type=error.type,
+        code=error.code,
+        message=error.message,
+        where=error.where,
+        remediation=error.remediation,
+        exit_code=error.exit_code,
+        memory=error.sizes if isinstance(error, PorosOOMError) else {},
+    )
 
 
 def summary(

@@ -14,7 +14,9 @@ from poros.config import PorosConfig
 from poros.demo.model import demo_model_folder
 from poros.demo.outcome import outcome_of, show
 from poros.demo_settings import NUM_STEPS, demo_settings
+from poros.errors import PorosError
 from poros.events import Event, PhaseFinished, PhaseStarted
+from poros.run_end import failed_event
 from poros.run_folder import free_name
 
 OUTPUT_DIR = Path("poros_demo")
@@ -42,7 +44,15 @@ def run_demo(
         num_steps: Optimizer steps.
     """
     emit = _print_json() if json_lines else _print_phase
-    model = demo_model_folder(emit)
+    try:
+        model = demo_model_folder(emit)
+    except PorosError as error:
+        if not json_lines:
+            raise
+        emit(failed_event(error, step=0))
+        for line in error.lines():
+            click.echo(line, err=True)
+        return error.exit_code
     if fetch_only:
         if not json_lines:
             click.echo(f"The demo's model lies in {model}")

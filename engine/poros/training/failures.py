@@ -14,7 +14,6 @@ from poros.errors import (
     PorosHostMemoryError,
     PorosOOMError,
 )
-from poros.events import RunFailed
 from poros.streaming.shortage import is_host_shortage, is_shortage, told_shortage
 
 
@@ -49,20 +48,6 @@ def as_poros_error(
             " checkpoint is intact",
         )
     return atomic.storage_error(error, folder)
-
-
-def failed_event(error: PorosError, *, step: int) -> RunFailed:
-    """The record of a run's end by an error."""
-    return RunFailed(
-        step=step,
-        type=error.type,
-        code=error.code,
-        message=error.message,
-        where=error.where,
-        remediation=error.remediation,
-        exit_code=error.exit_code,
-        memory=error.sizes if isinstance(error, PorosOOMError) else {},
-    )
 
 
 def _out_of_memory(

