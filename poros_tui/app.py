@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,14 @@ from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from poros_tui import keys, settings, state, themes, words
+from poros_tui import glyphs, keys, settings, state, themes, words
 from poros_tui.engine.machine import MachineWatch
+from poros_tui.engine.run_list import RunList
 from poros_tui.engine.tasks import Task
 from poros_tui.palette import Actions
+from poros_tui.run_control import RunControl
 from poros_tui.screens.base import MODES, PorosScreen
-from poros_tui.widgets.header import Summary
+from poros_tui.widgets.header import Summary, summary_of
 from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.mode_bar import ModeBar
 
@@ -42,6 +45,9 @@ class PorosApp(App[int]):
 
     Attributes:
         make_task: Runs a command of `poros`; tests put recorded answers in its place.
+        runs: Start, follow, resume, open and leave runs.
+        last_words: What the command says on stderr once the terminal is given back.
+        crash: The exception that ended the app: a bug.
     """
 
     TITLE = "Poros"
@@ -56,8 +62,8 @@ class PorosApp(App[int]):
             "question_mark,f1", "explain", "app.help", "What is this, and what can I press", "Help"
         ),
         _key("ctrl+p", "command_palette", "app.palette", "All commands", "Commands"),
-        _key("ctrl+q,q", "leave", "app.quit", "Leave Poros", "Quit"),
-        _key("ctrl+c", "leave", "app.interrupt", "Leave Poros, or stop the run"),
+        _key("q,ctrl+q", "leave", "app.quit", "Leave Poros", "Quit"),
+        _key("ctrl+c", "interrupt", "app.interrupt", "Leave Poros; twice: stop the run and save"),
         _key("f2", "next_theme", "app.theme", "Next theme: dark, light, ansi, colour-blind safe"),
         _key("escape", "leave_field", "app.leave-field", "Leave the field that is typed in"),
     ]
@@ -70,8 +76,10 @@ class PorosApp(App[int]):
         chosen: settings.Settings | None = None,
         *,
         watch: MachineWatch | None = None,
+        run_list: RunList | None = None,
         clock: Callable[[], float] = time.time,
         keep: bool = True,
+        first: str = "home",
     ) -> None:
         """Put together; nothing is drawn.
 
@@ -79,8 +87,10 @@ class PorosApp(App[int]):
             shared: What the last session left; None reads it.
             chosen: Theme and keys; None reads the user's file.
             watch: Samples card, RAM and disk; None makes one.
+            run_list: The runs of this machine; None: those that are remembered, and here.
             clock: Wall clock, seconds since the epoch.
             keep: Save the state when it changes.
+            first: The mode that it opens on.
         """
         super().__init__()
         self.state = shared if shared is not None else state.load()
@@ -90,30 +100,68 @@ class PorosApp(App[int]):
         self.animation_level = "none"
         self._watch = watch or MachineWatch(Path.cwd())
         self._keep = keep
+        self._first = first
+        self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
+        self.last_words = ""
+        self._is_ending = False
+        self.crash: Exception | None = None
 
     def on_mount(self) -> None:
         """Themes, keys, timer."""
         for theme in themes.OWN:
             self.register_theme(theme)
+        self.set_class(glyphs.chosen().is_plain, "-plain")
         self.theme = themes.textual_name(self.settings.theme)
         self.set_keymap(self.settings.keys)
         for problem in self.settings.problems:
             self.notify(problem, title="Settings", severity="warning", markup=False)
         self._watch.start()
         self.set_interval(TICK_S, self.tick)
+        self._obey_signals()
+        # Back from ctrl+z: the terminal shows the shell's lines until all is drawn again.
+        self.app_resume_signal.subscribe(self, lambda _: self._draw_all())
+        shown = self.state.run_folder
+        if self.state.followed is None and shown is not None and shown.is_dir():
+            self.runs.follow(shown)
+        if self._first != self.DEFAULT_MODE:
+            self.go(self._first)
 
     def on_unmount(self) -> None:
         """The thread ends by itself."""
         self._watch.stop()
 
+    def _obey_signals(self) -> None:
+        """The terminal is given back, and the exit code says why it ended."""
+        if self.is_headless:
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, self.exit, 128 + number)
+
+    def _draw_all(self) -> None:
+        self.screen.refresh(layout=True)
+        self.call_after_refresh(self.screen.refresh)
+
+    async def _shutdown(self) -> None:
+        """From here on widgets go, one by one: no tick may look for them."""
+        self._is_ending = True
+        await super()._shutdown()
+
+    def _fatal_error(self) -> None:
+        """A bug: the terminal is given back, and the command line writes the crash file."""
+        self.crash = self._exception
+        self._close_messages_no_wait()
+
     async def tick(self) -> None:
         """What is new reaches the shown screen."""
         self.state.machine = self._watch.latest
+        if self.state.followed is not None:
+            self.state.followed.tick()
         # Between two modes, and at the end, there is no screen.
         screen: Screen[object] | None = None
         with contextlib.suppress(ScreenStackError):
             screen = self.screen
-        if isinstance(screen, PorosScreen):
+        if isinstance(screen, PorosScreen) and not self._is_ending:
             screen.tick()
         if self.state.is_dirty and self._keep:
             await asyncio.to_thread(state.save, self.state.to_json())
@@ -128,8 +176,11 @@ class PorosApp(App[int]):
         if machine.disk_free_bytes is not None:
             facts.append(f"disk {words.gigabytes(machine.disk_free_bytes)} free")
         facts.append(words.clock(self.clock()))
-        about = words.safe(" · ".join(filter(None, (self.state.model, self.state.data))))
-        return Summary(about=about, facts=tuple(facts))
+        return summary_of(self.state.followed, tuple(facts))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Variables that Textual's own themes lack."""
+        return {"quiet": "ansi_bright_black"}
 
     def go(self, mode: str) -> None:
         """Show a screen, by its name in `MODES`."""
@@ -169,5 +220,9 @@ class PorosApp(App[int]):
         self.screen.set_focus(None)
 
     def action_leave(self) -> None:
-        """Quit."""
-        self.exit(0)
+        """Quit, and ask first if a run goes on."""
+        self.runs.leave()
+
+    def action_interrupt(self) -> None:
+        """As quit; twice stops the run."""
+        self.runs.interrupt()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poros_tui.engine.followed import FollowedRun
 from poros_tui.engine.machine import Machine
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class AppState:
         values: Settings of the wizard that differ from the defaults, by key of `PorosConfig`.
         config_path: The YAML file that was saved or loaded last.
         run_folder: The run that Train and Result show: running, finished or crashed.
+        followed: The same run as it goes, brought up to date on each tick; None: no run is shown.
+            Set both through the app's `follow`.
         recent_models: The latest first.
         recent_data: The latest first.
         done: Steps of the guided path that were passed in this session, by screen name.
@@ -47,6 +50,7 @@ class AppState:
     done: set[str] = field(default_factory=set)
     engine: Engine | None = None
     machine: Machine = field(default_factory=Machine)
+    followed: FollowedRun | None = None
     is_dirty: bool = False
 
     def update(self, **changes: Any) -> None:

@@ -8,9 +8,14 @@ _QUIET = {
     "border-blurred": "#3a4550",
     "footer-background": "#182027",
     "footer-key-foreground": "#6cc5c9",
-    "block-cursor-foreground": "#0d1216",
-    "block-cursor-background": "#6cc5c9",
+    "quiet": "#7f8d97",
+    "block-cursor-foreground": "#f2f6f8",
+    "block-cursor-background": "#1f4449",
     "block-cursor-text-style": "none",
+    "block-cursor-blurred-foreground": "#d7dee3",
+    "block-cursor-blurred-background": "#1a242b",
+    "block-cursor-blurred-text-style": "none",
+    "block-hover-background": "#182229",
     "input-selection-background": "#6cc5c9 35%",
 }
 
@@ -47,8 +52,12 @@ LIGHT = Theme(
         "border-blurred": "#c4c1b8",
         "footer-background": "#eceae4",
         "footer-key-foreground": "#0b6b74",
-        "block-cursor-foreground": "#ffffff",
-        "block-cursor-background": "#0b6b74",
+        "quiet": "#6a7780",
+        "block-cursor-foreground": "#12191d",
+        "block-cursor-background": "#c5e0e0",
+        "block-cursor-blurred-foreground": "#1d262c",
+        "block-cursor-blurred-background": "#efede7",
+        "block-hover-background": "#f0eee8",
         "input-selection-background": "#0b6b74 25%",
     },
 )
@@ -68,7 +77,7 @@ COLOUR_BLIND = Theme(
     variables=_QUIET
     | {
         "footer-key-foreground": "#56b4e9",
-        "block-cursor-background": "#56b4e9",
+        "block-cursor-background": "#1c4360",
         "input-selection-background": "#56b4e9 35%",
     },
 )

@@ -12,6 +12,7 @@ from poros.events import Event
 from poros_tui.words import count, duration, gigabytes
 
 INFO, WARNING, ERROR = "info", "warning", "error"
+_WORTH_TELLING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ PHASES = {
     "quantise": "Pack the model to 4 bits",
     "plan": "Plan what stays on the card",
     "attach": "Put the adapter in",
+    "read": "Read the model's bytes",
     "evaluate": "Measure the held-out loss",
     "sample": "Let the model answer",
     "save": "Save a checkpoint",
@@ -65,6 +67,8 @@ def _began(event: events.RunStarted) -> Lines:
 
 
 def _phase_ended(event: events.PhaseFinished) -> Lines:
+    if event.phase in ("save", "evaluate") or event.duration_s < _WORTH_TELLING_S:
+        return []
     return [(INFO, f"{phase_name(event.phase).lower()}: done in {duration(event.duration_s)}")]
 
 
@@ -79,7 +83,8 @@ def _planned(event: events.PlanMade) -> Lines:
     stay = f"{len(event.resident)} of {event.num_blocks} blocks stay on the card"
     if event.num_slots:
         stay += f", the others pass through {event.num_slots} slots"
-    return [(INFO, f"plan: {stay}; bottleneck {event.bottleneck}")]
+    known = event.bottleneck and not event.bottleneck.startswith("unknown")
+    return [(INFO, f"plan: {stay}" + (f"; bottleneck {event.bottleneck}" if known else ""))]
 
 
 def _measured(event: events.PlanMeasured) -> Lines:

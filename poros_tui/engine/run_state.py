@@ -187,6 +187,9 @@ class RunState:
         if event.phase == "train":
             self.phase, self.status = None, TRAINING
             return
+        if event.phase == "pause":
+            self.status, self._paused_since_step = PAUSED, True
+            return
         self.phase = Phase(event.phase, time_s)
         if self.status == STARTING:
             self._add_start_phase(self.phase)
@@ -205,6 +208,8 @@ class RunState:
 
     def _phase_ended(self, event: events.PhaseFinished, time_s: float) -> None:
         self._wake(event.phase)
+        if event.phase == "pause" and self.status == PAUSED:
+            self.status = TRAINING
         names = {phase.name: phase for phase in self.start_phases}
         found = names.get(event.phase)
         if found is None and self.status == STARTING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from poros_tui.state import AppState
 from poros_tui.widgets.header import Header
 from poros_tui.widgets.mode_bar import ModeBar
+from poros_tui.widgets.steady import SteadyScreen
 
 if TYPE_CHECKING:
     from poros_tui.app import PorosApp
@@ -28,13 +28,17 @@ MODES = {
 }
 """Name and title of each screen, in the order of the number keys and of the guided path."""
 
+WIDTHS = ((0, "-tiny"), (60, "-narrow"), (100, "-wide"))
+HEIGHTS = ((0, "-low"), (20, "-short"), (30, "-tall"))
+"""From so many columns, and rows, on a screen has the class."""
+
 TOO_SMALL = "This window is too small for Poros.\nMake it at least 60 columns by 20 rows."
 
 
-class PorosScreen(Screen[None]):
+class PorosScreen(SteadyScreen[None]):
     """A mode. Subclasses give `body`, and `on_tick` for what changes by itself.
 
-    A screen must work at 80x24. Style by the classes that Textual sets on the screen: ``-narrow``
+    A screen must work at 80x24. Style by the classes that it has by its size: ``-narrow``
     below 100 columns, ``-wide`` from there, ``-short`` below 30 rows, ``-tall`` from there;
     ``-plain`` where only ASCII may be drawn.
 
@@ -46,8 +50,6 @@ class PorosScreen(Screen[None]):
 
     HELP: ClassVar[str | None] = ""
     LAYOUT_STYLE: ClassVar[str] = "scroll"
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-short"), (30, "-tall")]  # noqa: RUF012
 
     is_built = False
     """All of it is mounted; before that no tick comes."""
@@ -55,6 +57,8 @@ class PorosScreen(Screen[None]):
     def on_mount(self) -> None:
         """Everything below was mounted before this; subclasses' own `on_mount` is called too."""
         self.is_built = True
+        self._fit()
+        self.call_after_refresh(self.tick)
 
     @property
     def shell(self) -> PorosApp:
@@ -102,9 +106,20 @@ class PorosScreen(Screen[None]):
         """Bring the frame up to date, then the screen's own; called by the app."""
         if not self.is_built or not self.app.is_running:
             return  # not put together yet, or being taken apart
+        self._fit()
         self.query_one(Header).show(self.shell.summary())
         self.query_one(ModeBar).show(self.state.done)
         self.on_tick(self.state)
+
+    def _fit(self) -> None:
+        """The classes by size; Textual's own breakpoints miss a resize while another mode shows."""
+        width, height = self.app.size
+        for limits, size in ((WIDTHS, width), (HEIGHTS, height)):
+            fitting = [name for least, name in limits if size >= least][-1]
+            for _, name in limits:
+                self.set_class(name == fitting, name)
+        if self.outer_size != self.app.size:
+            self._screen_resized(self.app.size)
 
     def on_screen_resume(self) -> None:
         """Another screen was left for this one."""

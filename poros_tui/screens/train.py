@@ -2,18 +2,371 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
-from poros_tui.screens.base import PorosScreen
+from poros_tui import glyphs
+from poros_tui.engine.followed import FollowedRun
+from poros_tui.engine.run_alerts import Alert, Surroundings, alerts_of
+from poros_tui.engine.run_pace import pace_of
+from poros_tui.engine.run_state import PAUSED, STARTING, WAITING, RunState
+from poros_tui.screens import train_numbers
+from poros_tui.screens.train_curves import at_cursor, legend, picture_of
+from poros_tui.screens.train_ending import Told, told_ending
+from poros_tui.screens.train_keys import CURVE_KEYS, RUN_KEYS, CurveScreen
+from poros_tui.screens.train_orders import Orders
+from poros_tui.screens.train_start import start_lines
+from poros_tui.state import AppState
+from poros_tui.widgets.block_map import BlockMap, Blocks, passed_between, planned
+from poros_tui.widgets.log_pane import LogPane
+from poros_tui.widgets.panel import Panel
+from poros_tui.widgets.plot import Plot
+
+QUIET = "$quiet"
+PAGES = ("all", "plot", "answers", "log")
 
 
-class TrainScreen(PorosScreen):
+class TrainScreen(CurveScreen):
     """The mode `train`."""
 
     TITLE = "Train"
     HELP = "A run as it goes: loss, speed, memory, and the model streaming through the card."
+    LAYOUT_STYLE = "fill"
+    CSS_PATH = "../styles/train.tcss"
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012  Textual declares it so
+        (0, "-low"), (20, "-short"), (30, "-tall"), (38, "-roomy"),
+    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [*RUN_KEYS, *CURVE_KEYS]
+
+    def __init__(self) -> None:
+        """Nothing is followed yet."""
+        super().__init__()
+        self.signs = glyphs.chosen()
+        self.orders = Orders(self)
+        self.told: Told | None = None
+        self._drawn: tuple[object, ...] = ()
+        self._followed: FollowedRun | None = None
+        self._since_s = 0.0
+        self._num_log_lines = 0
+        self._computed: int | None = None
+        self._answer = 0
+        self._filled: dict[str, Content] = {}
+        self._offered: tuple[object, ...] = ()
+        self._away: set[str] = set()
+        self.alerts_shown: list[str] = []
+        self._is_frozen = False
 
     def body(self) -> ComposeResult:
-        """Nothing is built yet."""
-        yield Static("This screen is not built yet.", classes="quiet")
+        """All pages' parts; classes say which are shown."""
+        signs = self.signs
+        yield Static(id="alerts")
+        yield Static(id="nothing")
+        with Panel("Getting ready", id="start", help="What happens before the first step."):
+            yield Static(id="start-lines")
+        with Panel("", id="ending", help="How the run ended, and what can be done now."):
+            yield Static(id="ending-lines")
+        with Horizontal(id="top"):
+            yield Panel("Loss", Plot(glyphs=signs, id="plot"), term="loss", id="loss")
+            yield Panel("Run", Static(id="run-lines"), term="step", id="run")
+        with Panel("The model, streaming", id="model", term="block map"):
+            yield BlockMap(glyphs=signs, id="blocks")
+            yield Static(id="blocks-status")
+            yield Static(id="blocks-legend")
+        with Horizontal(id="middle"):
+            yield Panel("Memory", Static(id="memory-lines"), term="VRAM", id="memory")
+            yield Panel("Heard just now", Static(id="answer-lines"), term="sample", id="answer")
+        with VerticalScroll(id="answers"):
+            yield Static(id="answers-lines")
+        yield Panel("Log", LogPane(glyphs=signs, id="log-pane"), id="log")
+
+    @property
+    def followed(self) -> FollowedRun | None:
+        """The run that is shown."""
+        return self.state.followed
+
+    def on_tick(self, state: AppState) -> None:
+        """Draw what is new."""
+        followed = state.followed
+        if followed is not self._followed:
+            self._forget(followed)
+        if followed is None:
+            self._show_part("nothing")
+            self._show_nothing()
+            return
+        followed.watch(self.is_current)
+        if not self._is_frozen:
+            self._draw(followed, state)
+
+    def on_screen_suspend(self) -> None:
+        """Nobody looks: no live samples are made."""
+        if self._followed is not None:
+            self._followed.watch(False)
+
+    def _forget(self, followed: FollowedRun | None) -> None:
+        """Another run."""
+        self._followed, self.told, self._computed = followed, None, None
+        self._since_s = self.shell.clock()
+        self._num_log_lines, self._answer, self._is_frozen = 0, 0, False
+        self._away.clear()
+        self.view.reset()
+        self.query_one("#log-pane", LogPane).lines.clear()
+
+    def _show_part(self, part: str) -> None:
+        """``nothing``, ``start``, ``going``, ``ended`` or ``failed``."""
+        for name in ("nothing", "start", "going", "ended", "failed"):
+            self.set_class(name == part, f"-{name}")
+
+    def _show_nothing(self) -> None:
+        text = Content.assemble(
+            ("No run is open.\n\n", "bold"),
+            ("Start one in ", QUIET), ("5 Config", "$accent"),
+            (", or open one in ", QUIET), ("8 Runs", "$accent"), (".", QUIET),
+        )  # fmt: skip
+        self._fill("#nothing", text)
+
+    def _draw(self, followed: FollowedRun, state: AppState) -> None:
+        run, now_s = followed.run, self.shell.clock()
+        ending = followed.ending
+        part = self._part(followed)
+        self._show_part(part)
+        self.set_class(run.plan is not None, "-planned")
+        scene = train_numbers.Scene(
+            now_s=now_s,
+            glyphs=self.signs,
+            pace=pace_of(run),
+            machine=state.machine,
+            live=followed.live,
+            weight=self.view.weight(len(run.steps)),
+            is_going=followed.is_going and run.status != PAUSED and not run.has_ended,
+        )
+        self._draw_alerts(alerts_of(run, self._around(followed, state, now_s)))
+        if ending is not None:
+            self._draw_ending(followed)
+        if part == "start":
+            panel = self.query_one("#start", Panel)
+            waited_s = now_s - self._since_s
+            text = start_lines(run, now_s, waited_s, panel.content_size.width, self.signs)
+            self._fill("#start-lines", text)
+        self._draw_plot(run)
+        self._draw_numbers(run, scene)
+        self._draw_blocks(run, scene)
+        self._draw_log(run)
+        self._offer(followed)
+
+    def _offer(self, followed: FollowedRun) -> None:
+        """The footer follows what can be done; it is costly to make."""
+        offered = (followed.is_going, self.told and (self.told.kind, self.told.way_out))
+        if offered != self._offered:
+            self._offered = offered
+            self.refresh_bindings()
+
+    def _part(self, followed: FollowedRun) -> str:
+        run, ending = followed.run, followed.ending
+        if ending is not None:
+            return "failed" if ending.status in ("failed", "killed") else "ended"
+        if run.status in (WAITING, STARTING):
+            return "start"
+        return "going"
+
+    def _around(self, followed: FollowedRun, state: AppState, now_s: float) -> Surroundings:
+        machine = state.machine
+        return Surroundings(
+            now_s=now_s,
+            is_alive=followed.is_going,
+            disk_free_bytes=machine.disk_free_bytes,
+            card_total_bytes=machine.card_total_bytes,
+            card_used_bytes=machine.card_used_bytes,
+        )
+
+    def _draw_alerts(self, alerts: list[Alert]) -> None:
+        codes = {alert.code for alert in alerts}
+        self._away &= codes
+        shown = [alert for alert in alerts if alert.code not in self._away][:2]
+        lines = []
+        for alert in shown:
+            sign = self.signs.error if alert.level == "error" else self.signs.warn
+            line = Content.assemble(
+                (f"{sign} {alert.says} ", f"bold ${alert.level}"),
+                (alert.advice, QUIET),
+            )
+            lines.append(line.truncate(max(20, self.size.width - 8), ellipsis=True))
+        bar = self.query_one("#alerts", Static)
+        bar.set_class(bool(lines), "-shown")
+        self._fill("#alerts", Content("\n").join(lines))
+        self.alerts_shown = [alert.code for alert in shown]
+
+    def _draw_ending(self, followed: FollowedRun) -> None:
+        ending = followed.ending
+        assert ending is not None
+        panel = self.query_one("#ending", Panel)
+        width = panel.content_size.width or self.size.width - 6
+        self.told = told_ending(followed.run, ending, width, self.signs)
+        panel.border_title = {"finished": "Done", "stopped": "Stopped", "failed": "What happened"}[
+            self.told.kind
+        ]
+        panel.set_class(self.told.kind == "failed", "-bad")
+        panel.set_class(self.told.kind == "finished", "-good")
+        self._fill("#ending-lines", self.told.text)
+
+    def _draw_plot(self, run: RunState) -> None:
+        plot, panel = self.query_one("#plot", Plot), self.query_one("#loss", Panel)
+        key = (run.version, run.step, self.view, repr(self.view))
+        if key != self._drawn:
+            self._drawn = key
+            plot.show(picture_of(run, self.view, self.signs))
+        panel.border_title = self.view.quantity.capitalize()
+        panel.border_subtitle = at_cursor(run, self.view) or legend(run, self.view, self.signs)
+
+    def _draw_numbers(self, run: RunState, scene: train_numbers.Scene) -> None:
+        is_short = self.has_class("-narrow")
+        lines = train_numbers.short_run_lines if is_short else train_numbers.run_lines
+        panel = self.query_one("#run", Panel)
+        panel.border_title = self._title(run)
+        self._fill("#run-lines", lines(run, scene, panel.content_size.width))
+        width = self.query_one("#memory", Panel).content_size.width
+        short = self.has_class("-short")
+        self._fill("#memory-lines", train_numbers.memory_lines(run, scene, width, short=short))
+        box = self.query_one("#answer", Panel)
+        answers = list(run.answers.values())
+        if answers:
+            index = self._answer % len(answers)
+            box.border_subtitle = f"{index + 1} of {len(answers)}" if len(answers) > 1 else ""
+            when = f"Heard at step {answers[index].step:,}" if answers[index].now else "Before"
+            box.border_title = when
+        size = box.content_size
+        self._fill(
+            "#answer-lines",
+            train_numbers.answer_lines(answers, self._answer, size.width, size.height),
+        )
+        if self.has_class("-page-answers"):
+            self._fill("#answers-lines", train_numbers.all_answers(run, self.size.width - 6))
+
+    def _title(self, run: RunState) -> str:
+        name = self._followed.folder.name if self._followed else ""
+        return f"Run {self.signs.dot} {name}" if name and run.started else "Run"
+
+    def _draw_blocks(self, run: RunState, scene: train_numbers.Scene) -> None:
+        blocks = Blocks()
+        on_cpu = run.started is not None and run.started.device == "cpu"
+        live = scene.live
+        if live is not None and live.blocks:
+            passed = frozenset[int]()
+            if live.computing is not None:
+                passed = passed_between(
+                    self._computed, live.computing, live.direction, len(live.blocks)
+                )
+            self._computed = live.computing
+            blocks = Blocks(live.blocks, passed, live.direction, on_cpu)
+        elif run.plan is not None:
+            blocks = planned(run.plan.num_blocks, run.plan.resident, on_cpu=on_cpu)
+        self.query_one("#blocks", BlockMap).show(blocks)
+        width = self.query_one("#model", Panel).content_size.width
+        self._fill("#blocks-status", train_numbers.blocks_status(run, scene, width))
+        self._fill("#blocks-legend", train_numbers.blocks_legend(run, self.signs, width))
+
+    def _draw_log(self, run: RunState) -> None:
+        num_new = run.num_log_lines - self._num_log_lines
+        pane = self.query_one("#log-pane", LogPane).lines
+        if num_new < 0:
+            pane.clear()
+            num_new = run.num_log_lines
+        if num_new:
+            pane.add(list(run.log)[-num_new:])
+        self._num_log_lines = run.num_log_lines
+
+    def _fill(self, selector: str, content: Content) -> None:
+        """Show a text; one that is there already costs nothing, one of the same height little."""
+        before = self._filled.get(selector)
+        if before is not None and before.plain == content.plain and before.spans == content.spans:
+            return
+        self._filled[selector] = content
+        as_high = before is not None and before.plain.count("\n") == content.plain.count("\n")
+        self.query_one(selector, Static).update(content, layout=not as_high)
+
+    def redraw(self) -> None:
+        """Show a change of ours without waiting for the tick."""
+        if self._followed is not None:
+            self._draw(self._followed, self.state)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that make no sense now are not in the footer."""
+        followed = self._followed
+        if action in ("order", "pause", "stop", "abort", "detach"):
+            return followed is not None and followed.is_going
+        if action == "result":
+            return self.told is not None and self.told.kind == "finished"
+        if action == "resume":
+            return self.told is not None and self.told.kind != "finished"
+        if action == "apply":
+            return self.told is not None and bool(self.told.way_out and self.told.way_out.settings)
+        return True
+
+    def action_page(self, page: str) -> None:
+        """One part alone, or all of them."""
+        there = self.has_class(f"-page-{page}")
+        for name in PAGES[1:]:
+            self.set_class(name == page and not there, f"-page-{name}")
+        self.call_after_refresh(self.redraw)
+
+    def action_find(self) -> None:
+        """Type a word; only lines with it are shown."""
+        if not self.query_one("#log").region.height:
+            self.action_page("log")
+        self.query_one("#log-pane", LogPane).open_filter()
+
+    def action_next_answer(self) -> None:
+        """Another prompt."""
+        self._answer += 1
+        self.redraw()
+
+    def action_freeze(self) -> None:
+        """Hold the display."""
+        self._is_frozen = not self._is_frozen
+        told = "The display stands still; the training goes on." if self._is_frozen else "Live."
+        self.notify(told, timeout=3)
+
+    def action_put_away(self) -> None:
+        """The first notice; it comes back only when its reason does."""
+        if self.alerts_shown:
+            self._away.add(self.alerts_shown[0])
+            self.redraw()
+
+    def action_order(self, command: str) -> None:
+        """Something that loses nothing."""
+        self.orders.give(command)
+
+    def action_pause(self) -> None:
+        """Pause or go on."""
+        paused = self._followed is not None and self._followed.run.status == PAUSED
+        self.orders.give("resume" if paused else "pause")
+
+    def action_stop(self) -> None:
+        """Ask, then stop."""
+        self.orders.ask_stop()
+
+    def action_abort(self) -> None:
+        """Ask, then abort."""
+        self.orders.ask_abort()
+
+    def action_detach(self) -> None:
+        """Ask, then leave."""
+        self.shell.runs.leave()
+
+    def action_resume(self) -> None:
+        """Start its engine again."""
+        self.orders.resume()
+
+    def action_apply(self) -> None:
+        """With the change that helps."""
+        assert self.told is not None
+        if self.told.way_out is not None:
+            self.orders.apply(self.told.way_out)
+
+    def action_result(self) -> None:
+        """What came out of it."""
+        self.shell.go("result")

@@ -29,18 +29,21 @@ class Blocks:
     Attributes:
         states: One sign of the engine for each block, from the input to the output.
         passed: Blocks that computed since the sample before, so that none is missed by the eye.
-        is_live: False: only what the plan says is known, nothing moves.
+        direction: ``forward``, ``backward``, or empty between passes.
+        on_cpu: There is no card: blocks pass through slots in RAM as well.
     """
 
     states: str = ""
     passed: frozenset[int] = frozenset()
-    is_live: bool = False
+    direction: str = ""
+    on_cpu: bool = False
 
 
-def planned(num_blocks: int, resident: Sequence[int]) -> Blocks:
+def planned(num_blocks: int, resident: Sequence[int], *, on_cpu: bool = False) -> Blocks:
     """What a plan says: who stays; all others wait."""
     stays = set(resident)
-    return Blocks("".join(STAYS if i in stays else WAITS for i in range(num_blocks)))
+    states = "".join(STAYS if i in stays else WAITS for i in range(num_blocks))
+    return Blocks(states, on_cpu=on_cpu)
 
 
 def passed_between(before: int | None, now: int, direction: str, num_blocks: int) -> frozenset[int]:
@@ -106,13 +109,15 @@ class BlockMap(Widget):
         """A lane of a line."""
         lines = lines_of(len(self.blocks.states), self.size.width)
         if y // 2 >= len(lines):
-            return Strip.blank(self.size.width)
+            return Strip.blank(self.size.width, self.rich_style)
         styles = {name: self.get_component_rich_style(f"blocks--{name}") for name in _NAMES}
+        styles["ground"] = self.rich_style
         return lane(self.blocks, lines[y // 2], y % 2, self.size.width, styles, self.glyphs)
 
 
 _NAMES = ("stays", "card", "arrives", "computes", "waits", "passed", "lane")
-LABELS = ("card ", "RAM  ")
+LABELS = ("card  ", "RAM   ")
+CPU_LABELS = ("slots ", "RAM   ")
 
 
 def lines_of(num_blocks: int, width: int) -> list[range]:
@@ -126,9 +131,9 @@ def lines_of(num_blocks: int, width: int) -> list[range]:
 
 
 def cell_width(num_blocks: int, width: int) -> int:
-    """Columns for each block: as many as fit, at most three."""
+    """Columns for each block: as many as fit, at most five."""
     room = max(1, width - len(LABELS[0]))
-    return max(1, min(3, room // max(1, num_blocks)))
+    return max(1, min(5, room // max(1, num_blocks)))
 
 
 def lane(
@@ -136,12 +141,17 @@ def lane(
 ) -> Strip:
     """One lane: ``row`` 0 is the card, 1 is RAM."""
     wide = cell_width(len(line), width) if len(blocks.states) <= len(line) else 1
-    segments = [Segment(LABELS[row] if line.start == 0 else " " * len(LABELS[0]), styles["lane"])]
+    label = (CPU_LABELS if blocks.on_cpu else LABELS)[row]
+    segments = [Segment(label if line.start == 0 else " " * len(label), styles["lane"])]
     for index in line:
         sign, name = (_on_card if row == 0 else _in_ram)(blocks, index, glyphs)
         gap = " " if wide > 1 else ""
-        segments.append(Segment(sign * (wide - len(gap)) + gap, styles[name]))
-    return Strip(segments).adjust_cell_length(width)
+        tile = sign * (wide - len(gap))
+        if name == "computes" and len(tile) > 1:
+            back, on = glyphs.back + tile[1:], tile[1:] + glyphs.forward
+            tile = {"backward": back, "forward": on}.get(blocks.direction, tile)
+        segments.append(Segment(tile + gap, styles[name]))
+    return Strip(segments).adjust_cell_length(width, styles["ground"])
 
 
 def _on_card(blocks: Blocks, index: int, glyphs: Glyphs) -> tuple[str, str]:

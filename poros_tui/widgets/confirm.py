@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
+
+from poros_tui.widgets.steady import Dialog
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Answer:
     loses: bool = False
 
 
-class ConfirmDialog(ModalScreen[str]):
+class ConfirmDialog(Dialog[str]):
     """Gives the chosen answer's value; escape gives ``""``. The first answer is chosen by Enter.
 
     ``self.app.push_screen(ConfirmDialog("Delete this run?", [...]), self._deleted)``, or in a
@@ -61,12 +64,14 @@ class ConfirmDialog(ModalScreen[str]):
         """The keyboard is in the answers."""
         self.query_one(OptionList).focus()
 
-    def on_key(self, event: object) -> None:
+    def on_key(self, event: events.Key) -> None:
         """An answer's own letter."""
-        key = getattr(event, "key", "")
         for answer in self._answers:
-            if answer.key and key == answer.key:
+            if answer.key and event.key == answer.key:
+                # The screen below has keys of its own, and would get this one too.
+                event.stop()
                 self.dismiss(answer.value)
+                return
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter or a click."""
@@ -79,9 +84,7 @@ class ConfirmDialog(ModalScreen[str]):
 
 
 def _option(answer: Answer) -> Option:
-    from textual.content import Content
-
     label = Content.styled(answer.label, "bold $warning" if answer.loses else "bold")
     key = Content.styled(f"  {answer.key}", "$accent") if answer.key else Content("")
-    note = Content.styled(f"\n{answer.note}", "$text-muted") if answer.note else Content("")
+    note = Content.styled(f"\n{answer.note}", "$quiet") if answer.note else Content("")
     return Option(label + key + note, id=answer.value)

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.widget import Widget
 
+from poros_tui import glyphs, words
+from poros_tui.engine.followed import FollowedRun
+
+_LOOKS = {
+    "finished": ("ok", "success"),
+    "stopped": ("paused", "warning"),
+    "paused": ("paused", "warning"),
+    "failed": ("error", "error"),
+    "crashed": ("error", "error"),
+    "ended": ("idle", "quiet"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -22,9 +34,25 @@ class Summary:
 
     state: str = ""
     glyph: str = ""
-    colour: str = "text-muted"
+    colour: str = "quiet"
     about: str = ""
     facts: tuple[str, ...] = ()
+
+
+def summary_of(followed: FollowedRun | None, facts: tuple[str, ...]) -> Summary:
+    """The shown run in a few words."""
+    if followed is None:
+        return Summary(facts=facts)
+    run = followed.run
+    status = run.status
+    if not followed.is_going and not run.has_ended:
+        status = "crashed" if followed.caught_up else "ended"
+    sign, colour = _LOOKS.get(status, ("busy", "accent"))
+    glyph = str(getattr(glyphs.chosen(), sign))
+    share = f" {100 * run.step // run.total_steps} %" if run.total_steps and run.step else ""
+    model = run.started.model.rstrip("/").rpartition("/")[2] if run.started else ""
+    about = words.safe(" · ".join(filter(None, (model, followed.folder.name))))
+    return Summary(f"{status}{share}", glyph, colour, about, facts)
 
 
 class Header(Widget):
@@ -58,6 +86,6 @@ class Header(Widget):
         about = self._summary.about
         if about and spare > 14:
             shown = about if len(about) <= spare - 6 else about[: spare - 7] + "…"
-            left += Content.styled(f"   {shown}", "$text-muted")
+            left += Content.styled(f"   {shown}", "$quiet")
         gap = max(1, room - left.cell_length - len(right))
         return left + Content(" " * gap) + Content.styled(right, "$secondary")

@@ -9,11 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from poros_tui.widgets.steady import Dialog
 
-class HelpDialog(ModalScreen[None]):
+
+class HelpDialog(Dialog[None]):
     """Explanation above, keys below; any of its keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -56,7 +56,7 @@ class ModeBar(Widget):
     def _part(self, name: str) -> Content:
         number = str(list(self._modes).index(name) + 1)
         is_here = name == self._here
-        part = Content.styled(f"{number} ", "bold $accent" if is_here else "$text-muted")
+        part = Content.styled(f"{number} ", "bold $accent" if is_here else "$quiet")
         part += Content.styled(self._modes[name], "bold $accent" if is_here else "$secondary")
         if name in self._done:
             part += Content.styled(f" {glyphs.chosen().ok}", "$success")

@@ -53,6 +53,7 @@ class Picture:
         marks: Above all curves.
         is_log: A logarithmic y axis; needs a positive value.
         x_text: A tick of the x axis in words.
+        x_least: The least between two ticks.
         x_range: Left and right edge; None: all there is.
         cursor: An x with a line through it; None: none.
     """
@@ -61,6 +62,7 @@ class Picture:
     marks: Sequence[Mark] = ()
     is_log: bool = False
     x_text: Callable[[float], str] = count
+    x_least: float = 1.0
     x_range: tuple[float, float] | None = None
     cursor: float | None = None
 
@@ -81,7 +83,7 @@ class Plot(Widget):
     DEFAULT_CSS = """
     Plot {
         height: 1fr;
-        & > .plot--raw { color: $foreground 35%; }
+        & > .plot--raw { color: $foreground 32%; }
         & > .plot--curve { color: $accent; }
         & > .plot--other { color: $warning; }
         & > .plot--mark { color: $foreground; text-style: bold; }
@@ -116,9 +118,10 @@ class Plot(Widget):
         size = self.size
         if self._strips is None or self._size_drawn != size:
             styles = {name: self.get_component_rich_style(f"plot--{name}") for name in _LOOKS}
+            styles["ground"] = self.rich_style
             self._strips = draw(self.picture, size, styles, self.glyphs)
             self._size_drawn = size
-        return self._strips[y] if y < len(self._strips) else Strip.blank(size.width)
+        return self._strips[y]
 
 
 _LOOKS = ("raw", "curve", "other", "mark", "best", "axis", "guide", "cursor")
@@ -129,7 +132,7 @@ _NO_LOOK = -1
 def draw(picture: Picture, size: Size, styles: dict[str, Style], glyphs: Glyphs) -> list[Strip]:
     """A picture as rows of cells; a size too small for axes gives blanks."""
     if size.width < _MIN_WIDTH or size.height < _MIN_HEIGHT:
-        return [Strip.blank(size.width) for _ in range(size.height)]
+        return [Strip.blank(size.width, styles["ground"]) for _ in range(size.height)]
     canvas = _Canvas(picture, size, glyphs)
     canvas.draw()
     return canvas.strips(styles)
@@ -180,8 +183,8 @@ class _Canvas:
 
     def _write_x_axis(self, frame: Frame, gutter: int) -> None:
         row, end = self.size.height - 1, 0
-        most = max(1, frame.width // 14)
-        for tick in plot_dots.nice_ticks(frame.left, frame.right, most):
+        most = max(1, frame.width // 10)
+        for tick in plot_dots.nice_ticks(frame.left, frame.right, most, self.picture.x_least):
             label = self.picture.x_text(tick)
             column = gutter + frame.column(tick)
             first = min(max(column - len(label) // 2, 0), self.size.width - len(label))
@@ -206,7 +209,7 @@ class _Canvas:
         self.looks[row, column : column + len(codes)] = _LOOK_OF[look]
 
     def strips(self, styles: dict[str, Style]) -> list[Strip]:
-        by_look = [*(styles[name] for name in _LOOKS), None]
+        by_look = [*(styles[name] for name in _LOOKS), styles["ground"]]
         width = self.size.width
         text = self.codes.astype("<u4").tobytes().decode("utf-32-le")
         # A segment ends where the look changes, and with each row.

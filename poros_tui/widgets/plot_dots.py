@@ -147,13 +147,20 @@ def plain(bits: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(_PLAIN[bits])
 
 
-def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between two, at most so many: steps of 1, 2 or 5 times a power of ten."""
+def nice_ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
+    """Round numbers between two: steps of 1, 2 or 5 times a power of ten.
+
+    Args:
+        low: Where the axis begins.
+        high: Where it ends.
+        most: Ticks at most.
+        least: The shortest step: 1 for an axis of whole numbers.
+    """
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low or most < 1:
         return []
-    rough = (high - low) / most
+    rough = max((high - low) / most, least)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(s * power for s in (1, 2, 5, 10, 20) if (high - low) / (s * power) <= most)
+    step = next(s * power for s in (1, 2, 5, 10, 20) if s * power >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
     ticks = [index * step for index in range(first, first + most + 2)]
     return [tick for tick in ticks if tick <= high + 1e-9 * step]

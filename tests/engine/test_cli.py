@@ -141,12 +141,15 @@ def test_no_ui_is_the_same_command(config):
     assert with_ui_command.returncode == 0
 
 
-def test_the_missing_screens_are_one_line_with_the_way_out(config):
-    done = poros_here(str(config), module="poros_tui")
+def test_without_a_terminal_a_config_is_trained_without_screens(config):
+    done = poros_here(str(config), "--ui", module="poros_tui")
     assert done.returncode == 2
     assert done.stderr == (
-        f"poros: error[E-config]: the screens are not built yet -> poros-tui --no-ui {config}\n"
+        "poros: error[E-config]: no screens here: stdin is no terminal -> run it in a terminal\n"
     )
+    done = poros_here(module="poros_tui")
+    assert done.returncode == 2
+    assert done.stderr.endswith("-> give a config: poros-tui --no-ui train.yaml\n")
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

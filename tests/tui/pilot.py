@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine, MachineWatch
+from poros_tui.engine.run_list import RunList
 from poros_tui.settings import Settings
 from poros_tui.state import AppState
 from tests.tui.recorded import no_answer
@@ -44,13 +45,18 @@ def app_of(
     state: AppState | None = None,
     settings: Settings | None = None,
     machine: Machine = MACHINE,
+    runs: RunList | None = None,
     make_task: Any = no_answer,
 ) -> PorosApp:
     """An app that touches nothing outside; ``make_task`` answers for the commands of `poros`."""
+    if runs is None:
+        runs = RunList()
+        runs.refresh, runs.was_read = lambda: None, True  # type: ignore[method-assign]
     app = PorosApp(
         state or AppState(),
         settings or Settings(),
         watch=StandingWatch(machine),
+        run_list=runs,
         clock=lambda: NOW,
         keep=False,
     )

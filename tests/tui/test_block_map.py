@@ -11,7 +11,7 @@ from poros_tui.widgets.block_map import (
     planned,
 )
 
-STYLES = {name: Style() for name in _NAMES}
+STYLES = {name: Style() for name in (*_NAMES, "ground")}
 
 
 def shown(blocks, width=40, glyphs=FANCY):
@@ -25,13 +25,13 @@ def shown(blocks, width=40, glyphs=FANCY):
 
 
 def test_what_stays_is_above_and_what_waits_is_below():
-    assert shown(planned(6, [0, 3]), 11) == ["card ■  ■", "RAM   ░░ ░░"]
+    assert shown(planned(6, [0, 3]), 12) == ["card  ■  ■", "RAM    ░░ ░░"]
 
 
 def test_each_state_has_its_sign_in_its_lane():
-    blocks = Blocks("r.acd.", frozenset({5}), True)
-    assert shown(blocks, 11) == ["card ■ ▒◉▓·", "RAM   ░▒  ░"]
-    assert shown(blocks, 11, PLAIN) == ["card # -@=-", "RAM   .-  ."]
+    blocks = Blocks("r.acd.", frozenset({5}))
+    assert shown(blocks, 12) == ["card  ■ ▒◉▓·", "RAM    ░▒  ░"]
+    assert shown(blocks, 12, PLAIN) == ["card  # -@=-", "RAM    .-  ."]
 
 
 @pytest.mark.parametrize("num_blocks", [1, 28, 75, 76, 80, 126, 400])
@@ -44,9 +44,15 @@ def test_every_block_has_a_place_whatever_the_width(num_blocks, width):
     assert sum(row.count("░") for row in rows) >= num_blocks
 
 
+def test_without_a_card_the_upper_lane_is_slots():
+    assert shown(Blocks("c.", on_cpu=True), 12)[0].startswith("slots ")
+
+
 def test_a_narrow_model_gets_wider_signs():
-    assert shown(Blocks("c.."), 40)[0] == "card ◉◉"
-    assert shown(Blocks("c" + "." * 34), 40)[0] == "card ◉"
+    assert shown(Blocks("c.."), 40)[0] == "card  ◉◉◉◉"
+    assert shown(Blocks("c..", direction="backward"), 40)[0] == "card  ◀◉◉◉"
+    assert shown(Blocks("c..", direction="forward"), 40)[0] == "card  ◉◉◉▶"
+    assert shown(Blocks("c" + "." * 34), 40)[0] == "card  ◉"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from poros_tui.widgets import plot_dots
 from poros_tui.widgets.plot import _LOOKS, Curve, Mark, Picture, draw
 from poros_tui.widgets.plot_dots import Frame
 
-STYLES = {name: Style(meta={"look": name}) for name in _LOOKS}
+STYLES = {name: Style(meta={"look": name}) for name in (*_LOOKS, "ground")}
 
 
 def drawn(picture, width=60, height=12, glyphs=FANCY):
@@ -130,6 +130,10 @@ def test_plain_terminals_get_ascii():
 )
 def test_ticks_are_round_numbers(low, high, ticks):
     assert plot_dots.nice_ticks(low, high, 6) == pytest.approx(ticks)
+
+
+def test_an_axis_of_steps_has_no_ticks_between_them():
+    assert plot_dots.nice_ticks(1.0, 2.0, 6, 1.0) == [1.0, 2.0]
 
 
 def test_a_hundred_thousand_points_are_drawn_in_five_milliseconds_of_processor():

@@ -87,11 +87,12 @@ def test_a_pause_is_no_part_of_the_pace():
     made, draw = made_runs.begun(), random.Random(2)
     for step in range(1, 21):
         if step == 10:
-            paused = events.CommandAcknowledged(command="pause", detail="waiting")
-            made.tell(paused)
+            made.tell(events.CommandAcknowledged(command="pause", detail="waiting"))
+            made.tell(events.PhaseStarted(phase="pause"))
             made.tell(made_runs.heartbeat(9, "pause"), 5_000)
             assert folded(made.lines).status == "paused"
             made.tell(events.CommandAcknowledged(command="resume", detail=""))
+            made.tell(events.PhaseFinished(phase="pause", duration_s=5_000))
         event = made_runs.step_event(step, 1_200, draw)
         made.tell(event, event.duration_s)
     run = folded(made.lines)

@@ -1,0 +1,92 @@
+"""The run that the screens show: its process, its event file as it grows, what that adds up to."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from poros_tui.engine.commands import LiveSample, Watch
+from poros_tui.engine.follow import EventReader
+from poros_tui.engine.process import Ending, Engine, State, engine_at
+from poros_tui.engine.run_state import RunState
+
+TICK_LIMIT_S = 0.02
+"""Most time for the events of one tick; the rest waits for the next one."""
+_AT_ONCE = 250
+
+
+class FollowedRun:
+    """One run, from the first line of its event file on: going on, finished or crashed alike.
+
+    Attributes:
+        engine: Its process, whether started here or found.
+        run: What its events tell; another object once the file begins anew.
+        process: ``starting``, ``running`` or ``ended``.
+        ending: How it ended; None while it is there.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin to read, in a thread."""
+        self.engine = engine
+        self.run = RunState()
+        self.process: State = engine.poll()
+        self.ending: Ending | None = None
+        self._reader = EventReader(engine.events_path)
+        self._watch: Watch | None = None
+
+    @classmethod
+    def at(cls, folder: Path) -> FollowedRun:
+        """The run of a folder."""
+        return cls(engine_at(folder))
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, absolute."""
+        return self.engine.folder
+
+    @property
+    def is_going(self) -> bool:
+        """Its process is there."""
+        return self.process != "ended"
+
+    @property
+    def caught_up(self) -> bool:
+        """All that the file held was taken."""
+        return self._reader.caught_up
+
+    @property
+    def live(self) -> LiveSample | None:
+        """What it does at this moment; None: nobody watches, or it doesn't say."""
+        return self._watch.latest if self._watch is not None else None
+
+    def watch(self, wanted: bool) -> None:
+        """Have live samples, or let them go: the engine makes them only for who watches."""
+        if wanted and self.is_going and self._watch is None:
+            self._watch = Watch(self.folder)
+        elif self._watch is not None and not (wanted and self.is_going):
+            self._watch.close()
+            self._watch = None
+
+    def tick(self) -> bool:
+        """Take what came; whether there was anything. Never waits, and takes little time."""
+        process = self.engine.poll()
+        changed = process != self.process
+        self.process = process
+        until_s = time.monotonic() + TICK_LIMIT_S
+        while True:
+            batch = self._reader.drain(_AT_ONCE)
+            if batch.restarted:
+                self.run = RunState()
+            for line in batch.lines:
+                self.run.take(line.event, line.time_s)
+            self.run.num_bad_lines += batch.num_damaged
+            changed |= batch.restarted or bool(batch.lines)
+            if not batch.more or time.monotonic() > until_s:
+                break
+        self.ending = self.engine.ending() if process == "ended" else None
+        return changed
+
+    def close(self) -> None:
+        """Stop reading; the run itself goes on."""
+        self.watch(False)
+        self._reader.close()

@@ -1,0 +1,112 @@
+"""What a person can tell a run from the Train screen, each confirmed where it loses something."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+
+from poros_tui.engine import commands
+from poros_tui.engine.way_out import WayOut
+from poros_tui.widgets.confirm import Answer, ConfirmDialog
+from poros_tui.words import count
+
+if TYPE_CHECKING:
+    from poros_tui.screens.train import TrainScreen
+
+TOLD = {
+    "checkpoint": "Saving after this step.",
+    "pause": "It pauses after this step; p goes on.",
+    "resume": "It goes on.",
+    "stop": "It finishes the step, saves, and ends.",
+    "stop_now": "It ends.",
+}
+
+
+class Orders:
+    """Gives orders of one screen; dialogs before those that lose something."""
+
+    def __init__(self, screen: TrainScreen) -> None:
+        """For this screen's run."""
+        self.screen = screen
+
+    def give(self, command: str) -> None:
+        """Send an order; the answer comes as a notice."""
+
+        def then(answer: commands.Answer) -> None:
+            told = TOLD.get(command, answer.detail) if answer.taken else answer.detail
+            self.screen.notify(
+                told, severity="information" if answer.taken else "error", markup=False
+            )
+
+        self.screen.shell.runs.order(cast(commands.Command, command), then)
+
+    def ask_stop(self) -> None:
+        """It ends the run, and keeps everything."""
+        self._ask(
+            "Stop the training?",
+            [
+                Answer("stop", "Stop and save", "It can go on from here later.", "s"),
+                Answer("", "Keep training", "", "k"),
+            ],
+            f"The step that runs now is finished first. {self._reached()}",
+        )
+
+    def ask_abort(self) -> None:
+        """It loses the steps since the last checkpoint."""
+        followed = self.screen.followed
+        if followed is None:
+            return
+        run = followed.run
+        saved = run.checkpoints[-1].step if run.checkpoints else 0
+        lost = max(0, run.step - saved)
+        loses = f"{count(lost)} steps since step {count(saved)} are lost." if lost else ""
+        if not run.checkpoints:
+            loses = "Nothing was saved yet: all of it is lost."
+        self._ask(
+            "Abort the training at once?",
+            [
+                Answer("", "Keep training", "", "k"),
+                Answer("stop", "Stop and save instead", "A step later, and nothing is lost.", "s"),
+                Answer("stop_now", "Abort", loses, "x", loses=True),
+            ],
+            self._reached(),
+        )
+
+    def resume(self, settings: tuple[str, ...] = ()) -> None:
+        """Start the run's engine again; it goes on from its last checkpoint."""
+        followed = self.screen.followed
+        if followed is None or followed.is_going:
+            return
+        config = followed.folder / "config.yaml"
+        # The config names its folder as the first start did, from wherever that was.
+        place = f"output_dir={json.dumps(str(followed.folder))}"
+        start = self.screen.shell.runs.start(config, settings=(place, *settings))
+        self.screen.run_worker(start, exclusive=True, group="start")
+
+    def apply(self, way_out: WayOut) -> None:
+        """Go on with the change that helps; one that changes the result begins another run."""
+        if way_out.goes_on:
+            self.resume(way_out.settings)
+            return
+        followed = self.screen.followed
+        assert followed is not None
+        self.screen.shell.go("config")
+        self.screen.notify(
+            f"It changes the result, so it is another run: set {way_out.words} and start.",
+            timeout=10,
+            markup=False,
+        )
+
+    def _ask(self, question: str, answers: list[Answer], detail: str) -> None:
+        def chosen(value: str | None) -> None:
+            if value:
+                self.give(value)
+
+        self.screen.app.push_screen(ConfirmDialog(question, answers, detail), chosen)
+
+    def _reached(self) -> str:
+        followed = self.screen.followed
+        if followed is None or not followed.run.total_steps:
+            return ""
+        run = followed.run
+        return f"It is at step {count(run.step)} of {count(run.total_steps)}."

@@ -1,0 +1,27 @@
+"""What screens and dialogs are built on: a size that comes late is passed over."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from textual import events
+from textual.screen import ModalScreen, Screen
+
+Result = TypeVar("Result")
+
+
+class SteadyScreen(Screen[Result]):
+    """A screen that a storm of resizes can't hang.
+
+    Textual answers each size by laying out and, where that changed something, by telling the screen
+    its size again. Of two sizes that wait at once each brings the other back, for ever.
+    """
+
+    async def _on_resize(self, event: events.Resize) -> None:
+        """Pass over all but the present size; Textual calls its own handler after this one."""
+        if event.size != self.app.size:
+            event.prevent_default()
+
+
+class Dialog(ModalScreen[Result], SteadyScreen[Result]):
+    """A question or a pane above a screen."""

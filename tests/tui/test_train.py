@@ -1,0 +1,279 @@
+"""The Train screen, driven by keys, on made and recorded runs."""
+
+import dataclasses
+import random
+
+import pytest
+from textual.widgets import Input, Static
+
+from poros import events
+from poros_tui import run_control
+from poros_tui.engine import commands
+from poros_tui.engine.run_alerts import Surroundings, alerts_of
+from poros_tui.engine.run_state import RunState
+from poros_tui.engine.way_out import WayOut, way_out
+from poros_tui.glyphs import FANCY
+from poros_tui.screens.train_curves import View, at_cursor, picture_of
+from poros_tui.widgets.block_map import BlockMap
+from poros_tui.widgets.confirm import ConfirmDialog
+from poros_tui.widgets.log_pane import LogPane
+from poros_tui.widgets.plot import Plot
+from tests.tui import made_runs
+from tests.tui.pilot import NOW, piloted
+from tests.tui.scenes import train as scenes
+
+WIDE, SMALL = (120, 40), (80, 24)
+
+
+def text_of(app, selector):
+    return app.screen.query_one(selector, Static).render().plain
+
+
+def is_shown(app, selector):
+    return app.screen.query_one(selector).region.height > 0
+
+
+@pytest.fixture
+def ordered(monkeypatch):
+    """What the engine is told; it takes everything."""
+    given = []
+
+    def order_later(folder, command, *, then):
+        given.append((folder.name, command))
+        then(commands.Answer(True, "done"))
+
+    monkeypatch.setattr(run_control, "order_later", order_later)
+    return given
+
+
+@piloted(mode="train", size=SMALL, make=scenes.going)
+async def test_the_smallest_window_has_the_curve_the_blocks_and_the_card(app, pilot):
+    for part in ("#plot", "#run-lines", "#blocks", "#memory-lines"):
+        assert is_shown(app, part), part
+    assert not is_shown(app, "#log")
+    assert "step 412 of 1,200  34%" in text_of(app, "#run-lines")
+    assert "1 h 16 min left" in text_of(app, "#run-lines")
+    assert "8.1 of 12.3 GB" in text_of(app, "#memory-lines")
+    assert app.screen.query_one("#plot").region.height >= 6
+
+
+async def a_large_window_has_all_parts(app, pilot):
+    for part in ("#plot", "#run", "#model", "#memory", "#answer", "#log"):
+        assert is_shown(app, part), part
+    told = text_of(app, "#run-lines")
+    for words in ("held out       1.398", "learning rate  1.5e-4", "tokens/s       2,820"):
+        assert words in told
+    assert "others 1.5" in text_of(app, "#memory-lines")
+    assert "twice as honest" in text_of(app, "#answer-lines")
+    assert "backward block 16 of 28" in text_of(app, "#blocks-status")
+    assert app.screen.query_one(BlockMap).blocks.states.count("r") == 8
+
+
+@piloted(mode="train", size=SMALL, make=scenes.beginning)
+async def test_before_the_first_step_each_part_of_the_start_is_told(app, pilot):
+    told = text_of(app, "#start-lines")
+    assert "✓ Start the engine" in told
+    assert "● Pack the model to 4 bits" in told
+    assert "18 of 28 layers, 21 s left" in told
+    assert "○ Put the adapter in" in told
+    assert not is_shown(app, "#plot")
+
+
+@piloted(mode="train", size=WIDE, make=scenes.troubled)
+async def test_alerts_say_what_is_so_and_can_be_put_away(app, pilot):
+    told = text_of(app, "#alerts")
+    assert "The loss climbs: 4.75 now, 1.41 at its best." in told
+    assert "4 blocks stay instead of 8" in told
+    await pilot.press("backspace")
+    assert "The loss climbs" not in text_of(app, "#alerts")
+    assert app.screen.query_one(BlockMap).blocks.states.count("r") == 8
+
+
+@piloted(mode="train", size=SMALL, make=scenes.failed)
+async def test_a_failed_run_says_why_and_what_helps(app, pilot):
+    told = text_of(app, "#ending-lines")
+    assert told.startswith("✗ The card ran out of memory.")
+    assert "Saved up to step 400; 12 steps are made again." in told
+    assert "a Set vram_budget: min, num_slots: 2 and go on" in told
+    lines = app.screen.query_one(LogPane).lines.shown
+    assert lines[-1].level == "error"
+    assert is_shown(app, "#log")
+
+
+@piloted(mode="train", size=WIDE, make=scenes.done)
+async def test_a_finished_run_leads_to_its_result(app, pilot):
+    assert "Trained: 40 steps in 3 min 50 s." in text_of(app, "#ending-lines")
+    await pilot.press("enter")
+    assert app.current_mode == "result"
+
+
+@piloted(mode="train", size=SMALL)
+async def test_without_a_run_it_says_where_to_start_one(app, pilot):
+    assert "Start one in 5 Config" in text_of(app, "#nothing")
+    await pilot.press("c", "p", "s", "x", "r", "a", "enter", "z", "slash")
+    assert app.current_mode == "train"
+
+
+ORDERS = (
+    (["c"], "checkpoint"),
+    (["p"], "pause"),
+    (["s", "enter"], "stop"),
+    (["s", "s"], "stop"),
+    (["x", "x"], "stop_now"),
+    (["x", "s"], "stop"),
+)
+REFUSALS = (["s", "escape"], ["x", "enter"], ["x", "k"], ["d", "escape"])
+
+
+async def answered(app, pilot):
+    """The dialog is gone, which takes a moment after its answer."""
+    for _ in range(50):
+        await pilot.pause()
+        if not isinstance(app.screen, ConfirmDialog):
+            return
+    raise AssertionError("the dialog stays")
+
+
+def test_orders_go_to_the_engine_and_nothing_is_lost_without_a_yes(ordered):
+    @piloted(mode="train", size=SMALL, make=scenes.going)
+    async def drive(app, pilot):
+        for keys, command in ORDERS:
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause()
+            await answered(app, pilot)
+            assert ordered == [("harbour-voice", command)], keys
+            ordered.clear()
+        for keys in REFUSALS:
+            await pilot.press(keys[0])
+            await pilot.pause()
+            assert isinstance(app.screen, ConfirmDialog)
+            if keys[0] == "x":
+                options = app.screen.query_one("#answers").options
+                told = " ".join(str(option.prompt) for option in options)
+                assert "12 steps since step 400 are lost." in told
+            await pilot.press(*keys[1:])
+            await answered(app, pilot)
+            assert ordered == []
+            assert app.is_running
+
+    drive()
+
+
+async def each_part_can_be_seen_alone(app, pilot):
+    for key, part in (("z", "#plot"), ("m", "#answers"), ("l", "#log")):
+        await pilot.press(key)
+        await pilot.pause()
+        assert app.screen.query_one(part).region.height > 25, part
+        await pilot.press(key)
+    await pilot.pause()
+    assert is_shown(app, "#model")
+
+
+async def the_log_is_filtered_by_what_is_typed(app, pilot):
+    pane = app.screen.query_one(LogPane)
+    assert len(pane.lines.shown) > 8
+    await pilot.press("slash", *"held")
+    assert {"held-out loss" in line.text for line in pane.lines.shown} == {True}
+    await pilot.press("enter")
+    assert len(pane.lines.shown) == 4
+    await pilot.press("slash", "escape")
+    assert len(pane.lines.shown) > 8
+    assert not app.screen.query_one(Input).display
+
+
+async def keys_change_how_the_curve_is_drawn(app, pilot):
+    view, plot = app.screen.view, app.screen.query_one(Plot)
+    await pilot.press("y", "w", "t", "v")
+    assert (view.is_log, view.smoothing, view.axis) == (True, "strong", "time")
+    assert view.quantity == "gradient norm"
+    assert plot.picture.is_log
+    await pilot.press("plus", "plus")
+    left, right = plot.picture.x_range
+    assert right - left == pytest.approx(app.state.followed.run.steps.last("trained_s") / 4, 0.01)
+    await pilot.press("left")
+    assert plot.picture.cursor is not None
+    await pilot.press("0")
+    assert plot.picture.cursor is None
+
+
+async def a_display_that_stands_still_goes_on_when_asked(app, pilot):
+    run = app.state.followed.run
+    await pilot.press("space")
+    run.take(made_runs.step_event(413, 1_200, random.Random(1)), NOW)
+    await app.tick()
+    assert "step 412" in text_of(app, "#run-lines")
+    await pilot.press("space")
+    await app.tick()
+    assert "step 413" in text_of(app, "#run-lines")
+
+
+def test_a_large_window_has_all_parts_and_each_key_does_its_part():
+    # One app for all: a start costs more than all that is done in it.
+    @piloted(mode="train", size=WIDE, make=scenes.going)
+    async def drive(app, pilot):
+        await a_large_window_has_all_parts(app, pilot)
+        await each_part_can_be_seen_alone(app, pilot)
+        await the_log_is_filtered_by_what_is_typed(app, pilot)
+        await keys_change_how_the_curve_is_drawn(app, pilot)
+        await a_display_that_stands_still_goes_on_when_asked(app, pilot)
+
+    drive()
+
+
+def test_the_cursor_tells_the_step_below_it():
+    run = RunState()
+    run.take_lines(made_runs.trained(101).lines)
+    view = View(smoothing="off", cursor=0.5)
+    loss = run.steps["loss"][50]
+    assert at_cursor(run, view) == f"step 51: {loss:.3f}"
+    assert picture_of(run, view, FANCY).cursor == 51.0
+
+
+@pytest.mark.parametrize(
+    ("remedy", "expected"),
+    [
+        ("set vram_budget: min, num_slots: 2 (same bits) and run again; checkpoints are intact",
+         WayOut(("vram_budget=min", "num_slots=2"))),
+        ("set max_seq_length: 512, which was tried and fits, and start another run",
+         WayOut(("max_seq_length=512",), goes_on=False)),
+        ("lower learning_rate or look at these samples; the last checkpoint is intact", WayOut()),
+        ("set output_dir to x-2, which is free; see: dmesg", WayOut()),
+    ],
+)  # fmt: skip
+def test_a_remedy_gives_its_settings(remedy, expected):
+    assert way_out(remedy) == expected
+
+
+def codes(made, **around):
+    run = RunState()
+    run.take_lines(made.lines)
+    around = {"now_s": made.now_s, "is_alive": True} | around
+    return [alert.code for alert in alerts_of(run, Surroundings(**around))]
+
+
+def test_a_healthy_run_has_no_alert():
+    room = {"disk_free_bytes": 10**11, "card_total_bytes": 12, "card_used_bytes": 8}
+    assert codes(made_runs.trained(412), **room) == []
+
+
+def test_what_is_wrong_is_told():
+    made = made_runs.trained(100)
+    event = made_runs.step_event(101, 1_200, random.Random(0))
+    made.tell(dataclasses.replace(event, loss=float("nan")), event.duration_s)
+    assert codes(made) == ["nan"]
+    made = made_runs.trained(250)
+    assert codes(made, card_total_bytes=100, card_used_bytes=97) == ["near-cap"]
+    assert codes(made, disk_free_bytes=10**9) == ["disk"]
+    assert codes(made, card_celsius=91) == ["hot"]
+    assert codes(made, now_s=made.now_s + 16) == []
+    assert codes(made, now_s=made.now_s + 300) == ["silent"]
+    made.tell(made_runs.heartbeat(250), 60.0)
+    assert codes(made) == ["stalled"]
+    made.tell(made_runs.heartbeat(250, "pause"), 60.0)
+    assert codes(made) == []
+    failed = events.CheckpointFailed(step=250, reason="disk full", needed_bytes=5, free_bytes=1)
+    made.tell(failed)
+    assert codes(made) == ["unsaved-250"]
+    made_runs.saved(made, 251)
+    assert codes(made) == []
