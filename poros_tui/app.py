@@ -223,6 +223,10 @@ class PorosApp(App[int]):
         """Quit, and ask first if a run goes on."""
         self.runs.leave()
 
+    async def action_quit(self) -> None:
+        """Textual's own ctrl+q, which also works in a field and in a dialog: as quit."""
+        self.runs.leave()
+
     def action_interrupt(self) -> None:
         """As quit; twice stops the run."""
         self.runs.interrupt()

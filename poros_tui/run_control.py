@@ -151,10 +151,10 @@ class RunControl:
         """Quit; while a run goes on, ask what becomes of it."""
         if not self.is_going:
             self._app.exit(0)
-            return
-        self._app.push_screen(
-            ConfirmDialog("A run is going on. Leave Poros?", _WAYS_TO_LEAVE), self._left
-        )
+        elif not isinstance(self._app.screen, ConfirmDialog):
+            self._app.push_screen(
+                ConfirmDialog("A run is going on. Leave Poros?", _WAYS_TO_LEAVE), self._left
+            )
 
     def interrupt(self) -> None:
         """Ctrl+c: ask; a second one within three seconds stops and saves."""
@@ -162,7 +162,7 @@ class RunControl:
         again, self._interrupted_s = now_s - self._interrupted_s < _AGAIN_S, now_s
         if again and self.is_going:
             self._left("stop")
-        elif not isinstance(self._app.screen, ConfirmDialog):
+        else:
             self.leave()
 
     def _left(self, answer: str | None) -> None:

@@ -45,6 +45,7 @@ class ConfirmDialog(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "answer('')", "Back", id="dialog.back"),
+        Binding("ctrl+c", "app.interrupt", show=False, id="dialog.interrupt"),
     ]
 
     def __init__(self, question: str, answers: Sequence[Answer], detail: str = "") -> None:

@@ -13,10 +13,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [p for p in (str(ROOT), str(ROOT / "engine")) if p not in sys.path]
 
+from textual.pilot import Pilot  # noqa: E402
+
+from poros_tui.app import PorosApp  # noqa: E402
 from poros_tui.screens.base import MODES  # noqa: E402
 from tests.tui.pilot import at  # noqa: E402
 from tests.tui.scene import Scene  # noqa: E402
@@ -62,9 +66,22 @@ async def _of_scene(scene: Scene) -> dict[str, str]:
                 app._filters.append(Monochrome())
             await at(app, pilot, scene.screen)
             await scene.act(app, pilot)
-            await pilot.pause()
-            made[f"{scene.name}-{width}x{height}.svg"] = tidied(app.export_screenshot())
+            made[f"{scene.name}-{width}x{height}.svg"] = await _settled(app, pilot)
     return made
+
+
+async def _settled(app: PorosApp, pilot: Pilot[Any]) -> str:
+    """The screen once it no longer changes by itself."""
+    before = ""
+    for _ in range(40):
+        await pilot.pause(0.02)
+        await app.tick()
+        await pilot.pause()
+        now = tidied(app.export_screenshot())
+        if now == before:
+            break
+        before = now
+    return before
 
 
 def tidied(svg: str) -> str:

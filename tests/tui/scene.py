@@ -1,8 +1,8 @@
 """What a picture shows: a screen in one of its states, made from recorded things only."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from textual.pilot import Pilot
 
@@ -40,3 +40,7 @@ class Scene:
     def name(self) -> str:
         """Of its files, but for the size."""
         return f"{self.screen}-{self.state}"
+
+    def at_size(self, size: tuple[int, int]) -> Self:
+        """The same in one size; in its first one, if it has no picture of that."""
+        return replace(self, sizes=(size if size in self.sizes else self.sizes[0],))

@@ -13,7 +13,7 @@ from poros_tui.screens.runs_compare import CompareDialog
 from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.waiting import WaitingDialog
 from tests.tui.listed_runs import EACH_STATE, StandingRuns
-from tests.tui.pilot import app_of, piloted
+from tests.tui.pilot import app_of, at, piloted
 
 
 def run_in(folder: Path, *, steps: int = 3, run_id: str = "ab12cd34") -> Path:
@@ -135,7 +135,8 @@ def test_a_run_is_deleted_cloned_and_reported(remembered):
         await pilot.pause()
         assert app.current_mode == "config"
         assert app.state.config_path == remembered / "config.yaml"
-        await pilot.press("8", "o")
+        await at(app, pilot, "runs")
+        await pilot.press("o")
         await pilot.pause()
         assert isinstance(app.screen, WaitingDialog)
         await pilot.press("escape", "y", "x", "d")

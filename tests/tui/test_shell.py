@@ -1,17 +1,33 @@
 """The frame that all screens share."""
 
-import pytest
+from pathlib import Path
 
-from poros_tui import keys
+import pytest
+from textual.widgets import Static
+
+from poros_tui import glyphs, keys, words
 from poros_tui.app import PorosApp
+from poros_tui.engine.commands import Answer
+from poros_tui.engine.run_state import RunState
+from poros_tui.palette import Actions
 from poros_tui.screens.base import MODES, PorosScreen
-from tests.tui.pilot import at, piloted
+from poros_tui.settings import Settings
+from poros_tui.settings import load as load_settings
+from poros_tui.state import AppState
+from poros_tui.state import load as load_state
+from poros_tui.state import save as save_state
+from poros_tui.terms import TERMS
+from poros_tui.widgets.confirm import ConfirmDialog
+from poros_tui.widgets.help_panel import HelpDialog
+from tests.tui.pilot import app_of, at, piloted
 
 
 @piloted(size=(80, 24))
 async def test_every_mode_has_its_number_and_its_title_in_the_bar(app, pilot):
     for number, (name, title) in enumerate(MODES.items(), 1):
-        await pilot.press(str(number))
+        # Out of the field that a screen may begin in: a number would be typed there.
+        await pilot.press("escape", str(number))
+        assert app.current_mode == name
         await at(app, pilot, name)
         assert isinstance(app.screen, PorosScreen)
         assert app.screen.mode_name == name
@@ -40,3 +56,167 @@ def test_no_key_is_one_that_terminals_keep_for_themselves(name):
     forbidden = {"ctrl+b", "ctrl+enter", "shift+enter", "ctrl+h", "ctrl+i", "ctrl+m", "ctrl+a"}
     for action in [*keys.screen_actions(name), *keys.app_actions(PorosApp.BINDINGS)]:
         assert not forbidden & set(action.keys.split(",")), action
+
+
+@piloted(mode="runs")
+async def test_every_action_is_in_the_palette(app, pilot):
+    await pilot.press("ctrl+p")
+    await pilot.pause()
+    offered = {hit.display async for hit in Actions(app.screen).discover()}
+    assert offered == {action.title for action in keys.all_actions(list(PorosApp.BINDINGS))}
+    assert len(offered) > 50
+
+
+@piloted(mode="home")
+async def test_an_action_of_another_screen_goes_there_first(app, pilot):
+    mark = next(a for a in keys.screen_actions("runs") if a.id == "runs.compare")
+    await app.perform(mark)
+    await pilot.pause()
+    assert app.current_mode == "runs"
+    assert any(note.message.startswith("Mark one run") for note in app._notifications)
+
+
+@piloted(mode="runs")
+async def test_a_question_mark_explains_the_focused_field_and_names_the_keys(app, pilot):
+    await pilot.press("question_mark")
+    await pilot.pause()
+    assert isinstance(app.screen, HelpDialog)
+    told = "\n".join(str(part.content) for part in app.screen.query(Static))
+    assert TERMS["run"] in told
+    assert "Compare with the marked run" in told
+    assert "Leave Poros" in told
+    await pilot.press("escape")
+    assert not isinstance(app.screen, HelpDialog)
+
+
+@piloted(size=(59, 24))
+async def test_a_window_that_is_too_small_says_so_until_it_is_larger(app, pilot):
+    notice = app.screen.query_one("#too-small")
+    assert notice.display
+    await pilot.resize_terminal(60, 20)
+    await app.tick()
+    assert not notice.display
+    assert app.screen.has_class("-narrow", "-short")
+    await pilot.resize_terminal(120, 40)
+    await app.tick()
+    assert app.screen.has_class("-wide", "-tall")
+    assert not app.screen.has_class("-narrow")
+
+
+@piloted(make=lambda: app_of(settings=Settings(theme="light", keys={"app.theme": "f4"})))
+async def test_theme_and_keys_are_the_user_s(app, pilot):
+    assert app.theme == "light"
+    await pilot.press("f2")
+    assert app.theme == "light"
+    await pilot.press("f4")
+    assert app.theme == "ansi-dark"
+
+
+class GoingOn:
+    """A run whose process is there."""
+
+    folder, is_going, run, caught_up = Path("/home/ada/poros/run"), True, RunState(), True
+
+    def tick(self):
+        return False
+
+    def watch(self, wanted):
+        self.wanted = wanted
+
+    live = ending = None
+    process = "running"
+
+    def close(self):
+        self.closed = True
+
+
+def with_a_run():
+    app = app_of()
+    app.state.followed = GoingOn()
+    return app
+
+
+@piloted(make=with_a_run)
+async def test_leaving_a_run_asks_and_enter_leaves_it_running(app, pilot):
+    await pilot.press("q")
+    assert isinstance(app.screen, ConfirmDialog)
+    await pilot.press("escape")
+    assert app.is_running
+    assert not isinstance(app.screen, ConfirmDialog)
+    await pilot.press("ctrl+q", "ctrl+q", "enter")
+    await pilot.pause()
+    assert app.return_code == 0
+    assert app.last_words == "The run goes on: poros-tui attach /home/ada/poros/run"
+
+
+@piloted(make=with_a_run)
+async def test_ctrl_c_asks_and_a_second_one_stops_and_saves(app, pilot):
+    orders = []
+
+    def order(command, then=None):
+        orders.append(command)
+        then(Answer(taken=True, detail=""))
+
+    app.runs.order = order
+    await pilot.press("ctrl+c")
+    assert isinstance(app.screen, ConfirmDialog)
+    assert orders == []
+    await pilot.press("ctrl+c")
+    await pilot.pause()
+    assert orders == ["stop"]
+    assert "with a checkpoint, in /home/ada/poros/run" in app.last_words
+
+
+@piloted(make=with_a_run)
+async def test_a_run_that_takes_no_order_is_not_left(app, pilot):
+    app.runs.order = lambda command, then=None: then(Answer(taken=False, detail="nobody answers"))
+    await pilot.press("q", "s")
+    await pilot.pause()
+    assert app.return_code is None
+    assert [note.message for note in app._notifications] == ["nobody answers"]
+
+
+def test_what_is_wrong_in_the_settings_is_told_and_the_rest_is_taken(tmp_path):
+    file = tmp_path / "app.yaml"
+    file.write_text("theme: pink\ncolour: 3\nkeys:\n  app.theme: f4\n  app.quit: 7\n")
+    chosen = load_settings(file)
+    assert (chosen.theme, chosen.keys) == ("dark", {"app.theme": "f4"})
+    assert len(chosen.problems) == 3
+    assert "none of dark, light" in " ".join(chosen.problems)
+    file.write_text("theme: [\n")
+    assert len(load_settings(file).problems) == 1
+    assert load_settings(tmp_path / "nothing.yaml") == Settings()
+
+
+def test_state_is_kept_and_a_damaged_file_is_as_good_as_none(tmp_path):
+    state = AppState()
+    state.update(model="a/b", run_folder=tmp_path, values={"seed": 3})
+    assert state.is_dirty
+    file = tmp_path / "deep" / "app.json"
+    save_state(state.to_json(), file)
+    again = load_state(file)
+    assert (again.model, again.run_folder, again.values) == ("a/b", tmp_path, {"seed": 3})
+    assert again.recent_models == ["a/b"]
+    file.write_text('{"model": 3, "recent_models": "x"}')
+    assert load_state(file) == AppState()
+    file.write_text("{")
+    assert load_state(file) == AppState()
+
+
+def test_numbers_are_told_as_people_read_them():
+    assert [words.gigabytes(n) for n in (900, 42_000, 38e6, 1.9e9, 2.12e11)] == [
+        "900 bytes", "42 kB", "38 MB", "1.9 GB", "212 GB",
+    ]  # fmt: skip
+    assert [words.duration(s) for s in (12, 200, 5040, 180_000, float("inf"))] == [
+        "12 s", "3 min 20 s", "1 h 24 min", "2 d 2 h", "unknown",
+    ]  # fmt: skip
+    assert words.shortened("abcdefghij", 5) == "ab…ij"
+    assert words.safe("a\x1b[2Jb\nc") == "a [2Jb c"
+
+
+def test_plain_signs_are_ascii_and_of_one_column(monkeypatch):
+    monkeypatch.setenv("POROS_ASCII", "1")
+    plain = glyphs.chosen()
+    assert plain.is_plain
+    signs = [getattr(plain, name) for name in glyphs.Glyphs.__dataclass_fields__]
+    assert [sign for sign in signs if len(sign) != 1 or not sign.isascii()] == []

@@ -40,7 +40,8 @@ def run_demo(
     Args:
         fetch_only: Get the model into the cache and stop.
         output: The run's folder; by default `OUTPUT_DIR`, or the next free name like it.
-        json_lines: Events as JSON lines on stdout, nothing else.
+        json_lines: Events as JSON lines on stdout, nothing else; what was only fetched is named
+            by a last line, ``{"model": folder}``.
         num_steps: Optimizer steps.
     """
     emit = _print_json() if json_lines else _print_phase
@@ -54,8 +55,10 @@ def run_demo(
             click.echo(line, err=True)
         return error.exit_code
     if fetch_only:
-        if not json_lines:
-            click.echo(f"The demo's model lies in {model}")
+        lies = (
+            json.dumps({"model": str(model)}) if json_lines else f"The demo's model lies in {model}"
+        )
+        click.echo(lies)
         return 0
     from poros.training.session import run_session
 
