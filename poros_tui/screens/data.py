@@ -125,6 +125,10 @@ class DataScreen(PorosScreen):
         self._here = [Entry(one.name, one.name, one.note) for one in found]
         self._draw_list()
 
+    def on_unmount(self) -> None:
+        """The app ends: so does what it asked."""
+        self.action_cancel()
+
     def on_tick(self, state: AppState) -> None:
         """Answers that came; what another model or length would make of the rows is asked anew."""
         if not self.asked and state.data:

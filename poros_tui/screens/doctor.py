@@ -75,6 +75,11 @@ class DoctorScreen(PorosScreen):
         self.query_one(EntryList).focus()
         self._look()
 
+    def on_unmount(self) -> None:
+        """The app ends: so does what it asked."""
+        if self._work is not None:
+            self._work.cancel()
+
     def on_tick(self, state: AppState) -> None:
         """Rows that came."""
         task = self._work

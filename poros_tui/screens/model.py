@@ -107,6 +107,12 @@ class ModelScreen(PorosScreen):
         if self.state.model:
             self.ask(self.state.model)
 
+    def on_unmount(self) -> None:
+        """The app ends: so does what it asked."""
+        self.action_cancel()
+        if self._listing is not None:
+            self._listing.cancel()
+
     def on_tick(self, state: AppState) -> None:
         """Answers that came."""
         self._take_list()

@@ -112,7 +112,11 @@ def _needs(needs: Record, machine: Machine) -> Iterator[Fact]:
 def cell_words(table: Record, row: int, column: int) -> tuple[str, str]:
     """A cell in a heading and a sentence or two."""
     cell, card = table["cells"][row][column], table["columns"][column]
-    name = f"{card['name']} as free as it is now" if card["here"] else f"a {card['name']} card"
+    name = (
+        f"{card['name']} as free as it is now"
+        if card["here"]
+        else f"{_article(card['name'])} {card['name']} card"
+    )
     head = f"{table['lengths'][row]:,} tokens on {name}"
     memory = _between(*cell["device_bytes"])
     if cell["verdict"] == "no":
@@ -120,7 +124,8 @@ def cell_words(table: Record, row: int, column: int) -> tuple[str, str]:
     kept = f"{cell['num_resident']} of {cell['num_blocks']} blocks stay on the card"
     rest = "" if cell["num_resident"] == cell["num_blocks"] else ", the others stream through it"
     tight = "Tight: within the error of the estimate. " if cell["verdict"] == "tight" else ""
-    return head, f"{tight}Takes {memory}; {kept}{rest}. {_time(cell)} {_longest(card)}"
+    said = [f"{tight}Takes {memory}; {kept}{rest}.", _time(cell), _longest(card)]
+    return head, " ".join(filter(None, said))
 
 
 def parts(cell: Record) -> list[tuple[str, int]]:
@@ -138,6 +143,10 @@ def _longest(card: Record) -> str:
     if not card["longest"]:
         return "No length fits."
     return f"Up to {card['longest']:,} tokens fit this card."
+
+
+def _article(name: str) -> str:
+    return "an" if name.startswith(("8", "11 ", "18 ")) else "a"
 
 
 def _time(cell: Record) -> str:

@@ -59,6 +59,23 @@ def test_rows_are_shown_at_once_and_tokens_when_they_are_counted():
     run()
 
 
+def test_a_child_that_counts_ends_with_the_app():
+    count = RecordedTask(["data"], goes_on=True)
+
+    def answer(words):
+        return count if "-m" in words else RecordedTask(words, [scenes.raw()])
+
+    def make():
+        return app_of(AppState(model="m", data="d.jsonl"), make_task=answers({"data": answer}))
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        assert count.result is None
+
+    run()
+    assert count.result.state == "cancelled"
+
+
 @piloted(mode="data", make=scenes.data_app(counted=lambda: scenes.NOT_INSTALLED, exit_code=2))
 async def test_without_torch_rows_are_there_with_the_line_that_installs_it(app, pilot):
     await at(app, pilot, "data")
