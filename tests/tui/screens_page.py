@@ -31,14 +31,9 @@ folder. Without a terminal, with `TERM=dumb` or where `CI` is set, `poros-tui tr
 without screens, and says so. A run goes on when the app ends, however it ends; `poros-tui attach`
 finds it again.
 
-`app.yaml` in the user's config folder may choose a theme (dark, light, ansi, ansi-light,
-colour-blind) and other keys, by the names below (`poros-tui keys` prints them):
-
-```yaml
-theme: light
-keys:
-  app.theme: f4
-```
+`app.yaml` in the user's config folder may choose another theme (`theme: light`; dark, light, ansi,
+ansi-light or colour-blind) and other keys: below `keys:` lines such as `app.theme: f4`, by the
+names that stand below and that `poros-tui keys` prints.
 """
 
 
