@@ -116,7 +116,7 @@ def test_by_itself_a_run_takes_what_there_is_room_for(free, tier, tmp_path, monk
     assert base.host_tier == tier
     told = [e.message for e in warned if isinstance(e, Warned) and e.code == "host-tier"]
     assert len(told) == (tier == "disk")
-    assert all("too much for the 0.0 GB of memory" in message for message in told)
+    assert all("too much for the 10.0 kB of memory" in message for message in told)
     # Nothing to read from: then in memory, come what may.
     assert load(write_model(tmp_path / "model")).host_tier == "memory"
 
