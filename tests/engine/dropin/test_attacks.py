@@ -68,15 +68,22 @@ def test_what_adds_in_another_order_is_allowed_without_a_claim(folder):
     assert differing(found, expected) != []  # else the refusal would be for nothing
 
 
+def _vera():
+    return peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)
+
+
+def _replicated():
+    return peft.LoraConfig(r=4, target_modules=["q_proj"], layer_replication=[[0, 2], [1, 3]])
+
+
+def _prompt():
+    return peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+
+
 ADAPTERS = {
-    "vera": lambda: peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False),
-    "ia3": lambda: peft.IA3Config(
-        task_type="CAUSAL_LM", target_modules=["v_proj"], feedforward_modules=[]
-    ),
-    "layers twice": lambda: peft.LoraConfig(
-        r=4, target_modules=["q_proj"], layer_replication=[[0, 2], [1, 3]], task_type="CAUSAL_LM"
-    ),
-    "prompt": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "matrices that layers share": (_vera, "bf16"),
+    "layers twice": (_replicated, "nf4"),
+    "tokens before the text": (_prompt, "bf16"),
 }
 NOT_ADDED_ALIKE = {
     "hra": lambda: peft.HRAConfig(r=4, target_modules=["q_proj"], init_weights=False),
@@ -102,8 +109,7 @@ def two_forwards(model):
     return after(model, *losses)
 
 
-@pytest.mark.parametrize("precision", ["nf4", "bf16"])
-@pytest.mark.parametrize("config", ADAPTERS.values(), ids=ADAPTERS)
+@pytest.mark.parametrize(("config", "precision"), ADAPTERS.values(), ids=ADAPTERS)
 def test_other_adapters_give_the_resident_bytes(folder, config, precision):
     expected = attacked(adapted(folder, config, precision=precision), two_forwards)
     prepared = poros.patch_hf_model(adapted(folder, config, precision=precision))

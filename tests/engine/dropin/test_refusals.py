@@ -69,6 +69,7 @@ def test_a_setting_that_means_nothing_is_refused(model):
     refused_with(model, "arch_check is 'no'", PorosConfigError, arch_check="no")
 
 
+@pytest.mark.long  # the compiler's import alone takes seconds
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_a_compiled_model_is_refused_before_and_after(folder):
     model = live_model(folder, precision="bf16")
@@ -79,6 +80,18 @@ def test_a_compiled_model_is_refused_before_and_after(folder):
     poros.unprepare(model)
     model.compile(backend="eager")
     refused_with(model, "model.compile()")
+
+
+def test_what_the_compiler_leaves_on_a_model_is_refused(folder, monkeypatch):
+    model = live_model(folder, precision="bf16")
+    inner = model.get_base_model().model.layers[1].mlp
+    inner._compiled_call_impl = inner.forward
+    refused_with(model, "model.compile()")
+    del inner._compiled_call_impl
+    poros.patch_hf_model(model)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(PorosModelError, match="the model is compiled"):
+        model(input_ids=torch.arange(1, 9)[None])
 
 
 def test_an_unknown_family_is_refused_or_runs_without_a_claim(folder, monkeypatch, capsys):
