@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,9 +97,8 @@ class RunControl:
 
     def resume(self, listed: Listed) -> None:
         """Go on from the last checkpoint."""
-        place = json.dumps(str(listed.run.path))
-        config = listed.run.path / "config.yaml"
-        self._app.run_worker(self.start(config, settings=[f"output_dir={place}"]), exclusive=True)
+        config, place = listed.run.path / "config.yaml", f"output_dir={listed.run.path}"
+        self._app.run_worker(self.start(config, settings=[place]), exclusive=True)
 
     def demo(self) -> None:
         """Get the demo's model, unless it is there, and train it."""

@@ -67,7 +67,7 @@ def _began(event: events.RunStarted) -> Lines:
 
 
 def _phase_ended(event: events.PhaseFinished) -> Lines:
-    if event.phase in ("save", "evaluate") or event.duration_s < _WORTH_TELLING_S:
+    if event.phase in ("save", "evaluate", "pause") or event.duration_s < _WORTH_TELLING_S:
         return []
     return [(INFO, f"{phase_name(event.phase).lower()}: done in {duration(event.duration_s)}")]
 

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from poros_tui import glyphs
 from poros_tui.engine.followed import FollowedRun
 from poros_tui.engine.run_alerts import Alert, Surroundings, alerts_of
+from poros_tui.engine.run_log import LogLine
 from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import PAUSED, STARTING, WAITING, RunState
 from poros_tui.screens import train_numbers
@@ -26,6 +27,7 @@ from poros_tui.widgets.block_map import BlockMap, Blocks, passed_between, planne
 from poros_tui.widgets.log_pane import LogPane
 from poros_tui.widgets.panel import Panel
 from poros_tui.widgets.plot import Plot
+from poros_tui.words import safe
 
 QUIET = "$quiet"
 PAGES = ("all", "plot", "answers", "log")
@@ -135,6 +137,7 @@ class TrainScreen(CurveScreen):
         part = self._part(followed)
         self._show_part(part)
         self.set_class(run.plan is not None, "-planned")
+        self.set_class(not len(run.steps), "-stepless")
         scene = train_numbers.Scene(
             now_s=now_s,
             glyphs=self.signs,
@@ -145,8 +148,6 @@ class TrainScreen(CurveScreen):
             is_going=followed.is_going and run.status != PAUSED and not run.has_ended,
         )
         self._draw_alerts(alerts_of(run, self._around(followed, state, now_s)))
-        if ending is not None:
-            self._draw_ending(followed)
         if part == "start":
             panel = self.query_one("#start", Panel)
             waited_s = now_s - self._since_s
@@ -156,6 +157,8 @@ class TrainScreen(CurveScreen):
         self._draw_numbers(run, scene)
         self._draw_blocks(run, scene)
         self._draw_log(run)
+        if ending is not None:
+            self._draw_ending(followed)
         self._offer(followed)
 
     def _offer(self, followed: FollowedRun) -> None:
@@ -205,6 +208,11 @@ class TrainScreen(CurveScreen):
         assert ending is not None
         panel = self.query_one("#ending", Panel)
         width = panel.content_size.width or self.size.width - 6
+        if self.told is None:
+            # What the process wrote itself; the events hold none of it.
+            last_s = followed.run.last_s or self.shell.clock()
+            lines = [LogLine(last_s, "info", safe(text)) for text in ending.log_lines]
+            self.query_one("#log-pane", LogPane).lines.add(lines)
         self.told = told_ending(followed.run, ending, width, self.signs)
         panel.border_title = {"finished": "Done", "stopped": "Stopped", "failed": "What happened"}[
             self.told.kind

@@ -124,7 +124,9 @@ def _saved_line(run: RunState) -> Content:
     saved = run.checkpoints[-1].step
     again = run.step - saved
     told = f"  Saved up to step {count(saved)}"
-    told += f"; {count(again)} steps are made again." if again > 0 else "."
+    if again > 0:
+        told += f"; {count(again)} {'step is' if again == 1 else 'steps are'} made again"
+    told += "."
     return Content.styled(told, SECOND)
 
 

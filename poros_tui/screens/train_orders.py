@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, cast
 
 from poros_tui.engine import commands
@@ -59,7 +58,8 @@ class Orders:
         run = followed.run
         saved = run.checkpoints[-1].step if run.checkpoints else 0
         lost = max(0, run.step - saved)
-        loses = f"{count(lost)} steps since step {count(saved)} are lost." if lost else ""
+        words = "1 step is" if lost == 1 else f"{count(lost)} steps are"
+        loses = f"{words} lost, those since step {count(saved)}." if lost else ""
         if not run.checkpoints:
             loses = "Nothing was saved yet: all of it is lost."
         self._ask(
@@ -79,7 +79,7 @@ class Orders:
             return
         config = followed.folder / "config.yaml"
         # The config names its folder as the first start did, from wherever that was.
-        place = f"output_dir={json.dumps(str(followed.folder))}"
+        place = f"output_dir={followed.folder}"
         start = self.screen.shell.runs.start(config, settings=(place, *settings))
         self.screen.run_worker(start, exclusive=True, group="start")
 

@@ -151,7 +151,7 @@ def test_orders_go_to_the_engine_and_nothing_is_lost_without_a_yes(ordered):
             if keys[0] == "x":
                 options = app.screen.query_one("#answers").options
                 told = " ".join(str(option.prompt) for option in options)
-                assert "12 steps since step 400 are lost." in told
+                assert "12 steps are lost, those since step 400." in told
             await pilot.press(*keys[1:])
             await answered(app, pilot)
             assert ordered == []

@@ -1,0 +1,91 @@
+"""A flood of events does not hold up the interface, and fills no memory."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from poros_tui.engine.followed import FollowedRun
+from poros_tui.screens.base import MODES
+from tests.tui.pilot import app_of, at
+
+ROOT = Path(__file__).parents[2]
+FLOOD_PER_S, TRICKLE_PER_S = 20_000, 200
+
+
+class Standing:
+    """An engine that is always there."""
+
+    def __init__(self, folder):
+        self.folder, self.events_path, self.logs = folder, folder / "events.jsonl", folder / "logs"
+
+    def poll(self):
+        return "running"
+
+    def ending(self):
+        return None
+
+
+def timed_callbacks(monkeypatch):
+    """Seconds of this thread's processor that each callback of the loop takes.
+
+    Not of the wall clock: other programs hold that up too.
+    """
+    took = []
+    run = asyncio.events.Handle._run
+
+    def measured(handle):
+        began = time.thread_time()
+        run(handle)
+        took.append(time.thread_time() - began)
+
+    monkeypatch.setattr(asyncio.events.Handle, "_run", measured)
+    return took
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_000)
+def test_a_flood_of_events_leaves_the_interface_free_and_memory_flat(tmp_path, monkeypatch):
+    # POROS_SOAK=full: as long as the issue says, eleven minutes.
+    flood_s, trickle_s = (60, 600) if os.environ.get("POROS_SOAK") == "full" else (12, 20)
+    assert "train" in MODES
+    took = timed_callbacks(monkeypatch)
+    sizes = []
+
+    async def soak():
+        app = app_of()
+        app.state.followed = FollowedRun(Standing(tmp_path))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await at(app, pilot, "train")
+            took.clear()
+            writer = subprocess.Popen(
+                [sys.executable, "-m", "tests.tui.soak_writer", str(tmp_path / "events.jsonl"),
+                 str(FLOOD_PER_S), str(flood_s), str(TRICKLE_PER_S), str(trickle_s)],
+                cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT / 'engine'}:{ROOT}"},
+            )  # fmt: skip
+            while writer.poll() is None:
+                await asyncio.sleep(0.25)
+                sizes.append(psutil.Process().memory_info().rss)
+            assert writer.returncode == 0
+            until = time.monotonic() + 120
+            while not app.state.followed.caught_up and time.monotonic() < until:
+                await asyncio.sleep(0.25)
+            await app.tick()
+            return app.state.followed.run
+
+    run = asyncio.run(soak())
+    took.sort()
+    p99, worst = took[int(0.99 * len(took))], took[-1]
+    print(f"{run.step:,} steps, {len(took):,} callbacks, p99 {1e3 * p99:.1f} ms,"
+          f" worst {1e3 * worst:.1f} ms, memory {sizes[len(sizes) // 3] / 1e6:.0f}"
+          f" -> {sizes[-1] / 1e6:.0f} MB")  # fmt: skip
+    assert run.step > 0.5 * FLOOD_PER_S * flood_s
+    assert p99 < 0.05
+    assert worst < 0.25
+    # After a third of the time all buffers have their size.
+    assert sizes[-1] < 1.15 * sizes[len(sizes) // 3] + 20e6
