@@ -26,6 +26,8 @@ from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.mode_bar import ModeBar
 
 TICK_S = 0.25
+CATCH_UP_S = 0.05
+"""A run that has much to tell, such as one that is opened late, is read in small pieces."""
 
 
 def _key(key: str, action: str, id: str, does: str, short: str = "") -> Binding:
@@ -117,6 +119,7 @@ class PorosApp(App[int]):
             self.notify(problem, title="Settings", severity="warning", markup=False)
         self._watch.start()
         self.set_interval(TICK_S, self.tick)
+        self.set_interval(CATCH_UP_S, self._catch_up)
         self._obey_signals()
         # Back from ctrl+z: the terminal shows the shell's lines until all is drawn again.
         self.app_resume_signal.subscribe(self, lambda _: self._draw_all())
@@ -151,6 +154,12 @@ class PorosApp(App[int]):
         """A bug: the terminal is given back, and the command line writes the crash file."""
         self.crash = self._exception
         self._close_messages_no_wait()
+
+    def _catch_up(self) -> None:
+        """Fold events between ticks too, while many wait."""
+        followed = self.state.followed
+        if followed is not None and followed.is_behind:
+            followed.tick()
 
     async def tick(self) -> None:
         """What is new reaches the shown screen."""

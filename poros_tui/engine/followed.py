@@ -23,6 +23,7 @@ class FollowedRun:
         run: What its events tell; another object once the file begins anew.
         process: ``starting``, ``running`` or ``ended``.
         ending: How it ended; None while it is there.
+        is_behind: The last tick left lines for the next one.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -31,6 +32,7 @@ class FollowedRun:
         self.run = RunState()
         self.process: State = engine.poll()
         self.ending: Ending | None = None
+        self.is_behind = False
         self._reader = EventReader(engine.events_path)
         self._watch: Watch | None = None
 
@@ -81,6 +83,7 @@ class FollowedRun:
                 self.run.take(line.event, line.time_s)
             self.run.num_bad_lines += batch.num_damaged
             changed |= batch.restarted or bool(batch.lines)
+            self.is_behind = batch.more
             if not batch.more or time.monotonic() > until_s:
                 break
         self.ending = self.engine.ending() if process == "ended" else None

@@ -40,7 +40,7 @@ class TellRun:
         self.folder = Path(folder)
         self.live, self.ending = live, ending
         self.process = "ended" if ending else "running"
-        self.caught_up = True
+        self.caught_up, self.is_behind = True, False
 
     @property
     def is_going(self) -> bool:
