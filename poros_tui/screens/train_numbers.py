@@ -113,12 +113,12 @@ def _rows(run: RunState, scene: Scene) -> list[Row]:
     rows: list[Row] = []
     if len(steps):
         curve = smoothed(steps.tail("loss", 2_000), scene.weight)
-        mean = f"smoothed {significant(float(curve[-1]))}" if scene.weight else ""
+        mean = f"mean {significant(float(curve[-1]))}" if scene.weight else ""
         rows.append(("loss", significant(steps.last("loss")), mean, SECOND))
     if run.evals:
         latest, best = run.evals[-1], min(run.evals, key=lambda found: found.eval_loss)
-        told = f"step {count(latest.step)}, "
-        told += f"best {significant(best.eval_loss)}" if best is not latest else "its best"
+        told = f"best {significant(best.eval_loss)}" if best is not latest else "its best"
+        told += f", step {count(best.step)}"
         rows.append(("held out", significant(latest.eval_loss), told, SECOND))
     if len(steps):
         rows += [
