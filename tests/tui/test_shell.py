@@ -115,7 +115,8 @@ async def test_theme_and_keys_are_the_user_s(app, pilot):
 class GoingOn:
     """A run whose process is there."""
 
-    folder, is_going, run, caught_up = Path("/home/ada/poros/run"), True, RunState(), True
+    folder, is_going, run = Path("/home/ada/poros/run"), True, RunState()
+    caught_up, is_behind = True, False
 
     def tick(self):
         return False
