@@ -191,6 +191,6 @@ def in_words(above: MemoryPlan, below: MemoryPlan) -> str:
     moved = [g for g, field in fields.items() if getattr(below, field) > getattr(above, field)]
     if moved:
         said.append(f"{', '.join(moved)} to the host")
-    if above.head_prefetch and not below.head_prefetch and below.head_on_host:
+    if above.head_on_host and above.head_prefetch and not below.head_prefetch:
         said.append("the head after the last block instead of beside it")
     return "; ".join(said)

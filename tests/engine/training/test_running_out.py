@@ -1,12 +1,16 @@
 """A run whose device has too little memory goes on under a smaller plan, with the same bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from poros import events, failpoints
 from poros.config import PorosConfig
 from poros.errors import PorosOOMError
+from poros.memory_plan import MemoryPlan
 from poros.training import looks
+from poros.training.placement import in_words
 from poros.training.session import Session
 from tests.engine.training.tiny_run import results_of, tiny_settings, write_rows
 
@@ -156,3 +160,10 @@ def test_answers_are_made_one_by_one_or_left_out(settings, whole, monkeypatch, t
     seen = train(settings, samples=["what is 1?", "what is 2?"], sample_tokens=2)
     assert results_of(tmp_path / "out") == whole
     assert len([e for e in seen if isinstance(e, events.SampleGenerated)]) == 4 * largest
+
+
+def test_what_moved_is_told_and_no_more():
+    early = MemoryPlan(head_on_host=True)
+    late = replace(early, head_prefetch=False)
+    assert in_words(early, late) == "the head after the last block instead of beside it"
+    assert in_words(MemoryPlan(), late) == "head to the host"
