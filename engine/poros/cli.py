@@ -81,6 +81,7 @@ def check_command(model: str, *, as_json: bool, **options: Any) -> int:
 @click.option("--json-lines", is_flag=True, help="Each row as a line of JSON when it is known.")
 @click.option("--row", "only", multiple=True, metavar="ID", help="Only this row; can be repeated.")
 @click.option("--kernels/--no-kernels", default=True, help="Try real kernels in a child process.")
+@click.option("--network/--no-network", default=True, help="Ask whether the Hub answers.")
 @click.option(
     "--timeout",
     "timeout_s",

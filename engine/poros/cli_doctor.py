@@ -28,6 +28,7 @@ def doctor(
     kernels: bool,
     timeout_s: float,
     output_dir: Path,
+    network: bool = True,
     json_lines: bool = False,
     only: Sequence[str] = (),
 ) -> int:
@@ -38,6 +39,7 @@ def doctor(
         kernels: Whether to try real kernels in a child process.
         timeout_s: For that child.
         output_dir: Where a run would write.
+        network: Whether the Hub may be asked.
         json_lines: For programs; a line for each row when it is known, and the verdict.
         only: The rows that are wanted, by id; empty: all.
 
@@ -52,6 +54,7 @@ def doctor(
         output_dir=output_dir,
         timeout_s=timeout_s,
         kernels=kernels,
+        network=network,
         only=only,
         trying=_print_trying if json_lines else _pass_over,
     ):

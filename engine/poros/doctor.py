@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from poros import doctor_child, doctor_gpu, doctor_host, doctor_probe, doctor_software
-from poros.doctor_cards import Gpu
+from poros import doctor_child, doctor_gpu, doctor_host, doctor_hub, doctor_probe, doctor_software
+from poros.doctor_cards import Driver, Gpu
 from poros.doctor_host import Disk
 from poros.doctor_rows import Row
 from poros.hub_names import hub_cache
@@ -21,6 +21,7 @@ def examine(
     output_dir: Path,
     timeout_s: float,
     kernels: bool = True,
+    network: bool = True,
     only: Collection[str] = (),
     trying: Callable[[str, str], None] = lambda *_: None,
 ) -> Iterator[Row]:
@@ -30,9 +31,12 @@ def examine(
         output_dir: Where a run would write.
         timeout_s: For the child process that tries kernels.
         kernels: False leaves that child out.
+        network: False: the Hub is not asked.
         only: The rows that are wanted, by id; empty: all.
         trying: Told the id, and what it is, of each row of that child when its turn comes.
     """
+    asks = network and (not only or not set(only).isdisjoint(doctor_hub.IDS))
+    hub = doctor_hub.HubQuestion() if asks else None
     driver = doctor_gpu.read_driver()
     quick = chain(
         doctor_host.host_rows(_disks(output_dir)),
@@ -40,6 +44,20 @@ def examine(
         doctor_software.software_rows(os.environ),
     )
     yield from (row for row in quick if not only or row.id in only)
+    yield from _probed(driver, timeout_s, kernels, only, trying)
+    if hub is not None:
+        # Last: whatever was looked at meanwhile is time that the answer had.
+        yield from (row for row in hub.rows() if not only or row.id in only)
+
+
+def _probed(
+    driver: Driver,
+    timeout_s: float,
+    kernels: bool,
+    only: Collection[str],
+    trying: Callable[[str, str], None],
+) -> Iterator[Row]:
+    """Rows of the child that tries kernels, or why it can't be started."""
     probes = [name for name in doctor_child.PROBES if not only or name in only]
     if not probes:
         return

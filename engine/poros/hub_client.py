@@ -81,6 +81,25 @@ class HubClient:
         """
         return self._json(self._get(f"{self.endpoint}{path}", _MOST_BYTES).body)
 
+    def knock(self, path: str) -> tuple[int, Any]:
+        """The HTTP status of an address below the Hub's, and its JSON if it has any.
+
+        Raises:
+            PorosHubError: Nobody answers.
+        """
+        try:
+            answer = self._follow(f"{self.endpoint}{path}", _MOST_BYTES, is_part=False)
+        except PorosError:
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            cause = getattr(error, "reason", None)
+            named = cause if isinstance(cause, Exception) else error
+            raise unreachable(type(named).__name__, self.model.where) from None
+        try:
+            return answer.status, json.loads(answer.body)
+        except (ValueError, RecursionError):
+            return answer.status, None
+
     def json(self, commit: str, file: str) -> Any:
         """A JSON file of a commit.
 

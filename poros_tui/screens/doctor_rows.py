@@ -11,6 +11,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Graphics card": ("driver", "gpu"),
     "This computer": ("host_memory", "cgroup", "pinned_limit", "wsl", "python"),
     "Room for files": ("disk_",),
+    "The Hub": ("hub", "hub_token"),
     "Software": ("packages", "package_", "stack", "environment", "env_"),
     "Tried out": ("torch", "bitsandbytes", "bf16", "nf4", "pinned", "link", "arithmetic"),
 }
@@ -27,6 +28,8 @@ TITLES: Mapping[str, str] = {
     "disk_hub": "Downloads",
     "disk_cache": "Prepared models",
     "disk_output": "Runs",
+    "hub": "Models and data",
+    "hub_token": "Token",
     "packages": "Packages",
     "stack": "Proved versions",
     "environment": "Variables",

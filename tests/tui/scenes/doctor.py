@@ -10,6 +10,7 @@ from poros.doctor_cards import Driver, Gpu, User
 from poros.doctor_child import probe_rows
 from poros.doctor_gpu import gpu_rows
 from poros.doctor_host import Disk, Memory, disk_row, limit_row, lock_row, memory_row, wsl_row
+from poros.doctor_hub import Heard, hub_row
 from poros.doctor_probe import Outcome
 from poros.doctor_rows import Row
 from poros.doctor_software import environment_rows, package_rows, stack_row
@@ -71,8 +72,12 @@ def lines(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [{"kind": "row", **asdict(row)} for row in rows]
 
 
+HUB = [
+    Row("hub_token", "ok", "a token is kept", "models with terms, and private ones, want a token"),
+    hub_row(Heard(200, "sam"), has_token=True),
+]
 VERDICT = {"kind": "verdict", "fit": True, "counts": {}}
-GOOD = [*lines([*quick(), *probes()]), VERDICT]
+GOOD = [*lines([*quick(), *probes(), *HUB]), VERDICT]
 BROKEN = [
     *lines(
         [
