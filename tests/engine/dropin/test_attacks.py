@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import poros
-from poros.dropin import held_settings
 from poros.errors import PorosModelError
 from poros.measure.fingerprint import same_bits
 from tests.engine.dropin.attacks import EQUAL, REFUSED, after, loss_of, trained
@@ -129,8 +128,7 @@ def test_adapters_that_a_recompute_would_miss_are_refused_at_once(folder, config
         poros.patch_hf_model(adapted(folder, config))
 
 
-def test_two_prepared_models_hold_the_settings_till_both_are_given_back(folder, monkeypatch):
-    monkeypatch.setattr(held_settings, "_holders", [])  # other tests' models
+def test_two_prepared_models_hold_the_settings_till_both_are_given_back(folder):
     torch.use_deterministic_algorithms(False)
     one = poros.patch_hf_model(live_model(folder, precision="bf16"))
     two = poros.patch_hf_model(live_model(folder, precision="bf16"))
