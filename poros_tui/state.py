@@ -8,13 +8,10 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from poros_tui.engine.followed import FollowedRun
 from poros_tui.engine.machine import Machine
-
-if TYPE_CHECKING:
-    from poros_tui.engine.process import Engine
 
 _KEPT = ("model", "data", "config_path", "values", "run_folder", "recent_models", "recent_data")
 _MOST_RECENT = 12
@@ -35,8 +32,6 @@ class AppState:
         recent_models: The latest first.
         recent_data: The latest first.
         done: Steps of the guided path that were passed in this session, by screen name.
-        engine: The process that this session started for ``run_folder``; it knows how it ended
-            even where it never had a folder. None: the run was started elsewhere.
         machine: Memory of card and host, room on the disk; sampled once a second.
     """
 
@@ -48,7 +43,6 @@ class AppState:
     recent_models: list[str] = field(default_factory=list)
     recent_data: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
-    engine: Engine | None = None
     machine: Machine = field(default_factory=Machine)
     followed: FollowedRun | None = None
     is_dirty: bool = False

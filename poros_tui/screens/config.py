@@ -103,7 +103,6 @@ class ConfigScreen(PorosScreen):
     def on_tick(self, state: AppState) -> None:
         """What other screens chose, what was looked up, what the machine has left."""
         self._take_over(state)
-        self.starter.tick()
         known = self.lookups.known_of(
             self.wizard.model, self.wizard.dataset, state.machine, self._key
         )

@@ -1,80 +1,50 @@
-"""Starts the run that the wizard describes: its file, its folder's place, its process."""
+"""Starts the run that the wizard describes: its file, and then its process."""
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poros.errors import PorosError
-from poros_tui.engine.process import Engine, start_run
 from poros_tui.screens.config_preview import yaml_of
 
 if TYPE_CHECKING:
     from poros_tui.screens.config import ConfigScreen
 
 
-@dataclass(frozen=True)
-class Started:
-    """What became of a start: an engine with the file it was started from, or why not."""
-
-    engine: Engine | None = None
-    path: Path | None = None
-    error: str = ""
-
-
 class Starter:
-    """One start at a time, in a thread of its own."""
+    """One start at a time."""
 
     def __init__(self, screen: ConfigScreen) -> None:
         """Nothing is started."""
         self._screen = screen
         self._is_starting = False
-        self._started: Started | None = None
 
     def start(self) -> None:
-        """Begin; `tick` finishes it. Nothing while another start is under way."""
+        """Begin; returns at once. Nothing while another start is under way."""
         config = self._screen.checked.config
-        if config is None or self._is_starting:
-            return
-        self._is_starting = True
-        settings = config.model_dump()
-        saved = self._screen.files.saved_path(settings)
-        threading.Thread(
-            target=self._run, args=(settings, saved), name="start run", daemon=True
-        ).start()
+        if config is not None and not self._is_starting:
+            self._is_starting = True
+            self._screen.run_worker(self._start(config.model_dump()))
 
-    def tick(self) -> None:
-        """Go to Train once the engine is there, or say why it is not."""
-        started, self._started = self._started, None
-        if started is None:
-            return
-        self._is_starting = False
+    async def _start(self, settings: dict[str, Any]) -> None:
         screen = self._screen
-        if started.engine is None:
-            screen.notify(
-                started.error, title="It could not be started", severity="error", markup=False
-            )
-            return
-        state = screen.state
-        state.update(
-            run_folder=started.engine.folder,
-            config_path=started.path,
-            done=state.done | {"config"},
-        )
-        state.engine = started.engine
-        screen.shell.go("train")
-
-    def _run(self, settings: dict[str, Any], saved: Path | None) -> None:
         try:
-            path = saved or written_beside(settings)
-            self._started = Started(start_run(path), path)
-        except PorosError as error:
-            self._started = Started(error=str(error))
-        except OSError as error:
-            told = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
-            self._started = Started(error=told)
+            path = screen.files.saved_path(settings)
+            if path is None:
+                path = await asyncio.to_thread(written_beside, settings)
+            screen.state.update(config_path=path)
+            if await screen.shell.runs.start(path):
+                screen.state.done.add("config")
+        except (PorosError, OSError) as error:
+            told = getattr(error, "strerror", None) or str(error)
+            where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+            screen.notify(
+                f"{told}{where}", title="It could not be started", severity="error", markup=False
+            )
+        finally:
+            self._is_starting = False
 
 
 def written_beside(settings: dict[str, Any]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -32,10 +33,6 @@ class Talker(Protocol):
     @property
     def result(self) -> Any:
         """How."""
-
-    @property
-    def elapsed_s(self) -> float:
-        """Since its start."""
 
     def drain(self) -> list[Any]:
         """New lines."""
@@ -77,6 +74,7 @@ class ChatPane(Vertical):
         self._state = ""
         self._bubble: Static | None = None
         self._heard = ""
+        self._asked_s = 0.0
         self.is_answering = False
         self.is_comparing = False
 
@@ -121,7 +119,7 @@ class ChatPane(Vertical):
             self._talker = self._start(self._adapter)
             self._tell("starting", "busy")
         self._add(f"{text}", "asked")
-        self.is_answering = True
+        self.is_answering, self._asked_s = True, time.monotonic()
         self._talker.send({"say": text, "compare": self.is_comparing})
 
     def tick(self) -> None:
@@ -137,8 +135,8 @@ class ChatPane(Vertical):
             if self.is_answering or (result and result.exit_code):
                 self._failed(result.error if result else "it ended")
         elif self.is_answering and self._state:
-            seconds = f"  {words.duration(self._talker.elapsed_s)}" if self._talker else ""
-            self._tell(self._state + seconds, "busy", keep=True)
+            waited = words.duration(time.monotonic() - self._asked_s)
+            self._tell(f"{self._state}  {waited}", "busy", keep=True)
 
     def action_back(self) -> None:
         """Stop the answer; without one, leave the field."""

@@ -112,13 +112,13 @@ class Terminal:
             self.written += piece
             self._grid.feed(piece)
 
-    def until(self, true: Callable[[], bool], what: str) -> None:
+    def until(self, true: Callable[[], bool], what: str, *, within_s: float = LIMIT_S) -> None:
         """Read until something holds.
 
         Raises:
             AssertionError: It does not, within a generous time.
         """
-        limit_s = time.monotonic() + LIMIT_S
+        limit_s = time.monotonic() + within_s
         while not true():
             assert time.monotonic() < limit_s, f"not seen: {what}\n" + "\n".join(self.screen())
             self.read()

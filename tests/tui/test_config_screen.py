@@ -11,6 +11,7 @@ from textual.widgets import Button, Collapsible, Input, Static
 
 from poros.config_load import load_config
 from poros.demo_settings import train_path
+from poros_tui import run_control
 from poros_tui.app import PorosApp
 from poros_tui.engine.process import Engine
 from poros_tui.screens import config_start
@@ -220,11 +221,11 @@ def test_the_start_writes_the_file_and_goes_to_train(
     monkeypatch.chdir(tmp_path)
     began: list[Path] = []
 
-    def start(path: Path) -> Engine:
+    def start(path: Path, **options: object) -> Engine:
         began.append(path)
         return Engine(tmp_path / "harbour-voice-run")
 
-    monkeypatch.setattr(config_start, "start_run", start)
+    monkeypatch.setattr(run_control, "start_run", start)
 
     @config()
     async def run(app: PorosApp, pilot: Any) -> None:
