@@ -30,6 +30,8 @@ from poros_tui.widgets.plot import Plot
 from poros_tui.words import safe
 
 QUIET = "$quiet"
+_AS_HIGH_AS_IT_IS = ("#alerts", "#ending-lines", "#start-lines", "#answers-lines", "#nothing")
+"""Texts that make their own room; all others have a fixed one, by the styles."""
 PAGES = ("all", "plot", "answers", "log")
 
 
@@ -288,13 +290,12 @@ class TrainScreen(CurveScreen):
         self._num_log_lines = run.num_log_lines
 
     def _fill(self, selector: str, content: Content) -> None:
-        """Show a text; one that is there already costs nothing, one of the same height little."""
+        """Show a text; one that is there already costs nothing, one of a fixed height little."""
         before = self._filled.get(selector)
         if before is not None and before.plain == content.plain and before.spans == content.spans:
             return
         self._filled[selector] = content
-        as_high = before is not None and before.plain.count("\n") == content.plain.count("\n")
-        self.query_one(selector, Static).update(content, layout=not as_high)
+        self.query_one(selector, Static).update(content, layout=selector in _AS_HIGH_AS_IT_IS)
 
     def redraw(self) -> None:
         """Show a change of ours without waiting for the tick."""
