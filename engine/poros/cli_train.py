@@ -102,7 +102,7 @@ def train(
         if run is not None:
             return run(loaded.config)
         return call_engine(
-            "poros.training.session",
+            "poros.training.command",
             "run_session",
             loaded.config,
             json_lines=json_lines,

@@ -27,7 +27,8 @@ def find_socket(folder: Path) -> Path | None:
         named = Path((folder / POINTER).read_text("utf-8").strip())
     except (OSError, ValueError):
         return None
-    return named if named.is_absolute() and named.exists() else None
+    # Only where our own engines put one: a folder that was copied may name anything.
+    return named if named.parent.name == _short_name() and named.exists() else None
 
 
 def short_folder() -> Path:
@@ -37,7 +38,7 @@ def short_folder() -> Path:
         OSError: It can't be made, or is not this user's alone.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(runtime or tempfile.gettempdir()) / f"poros-{os.getuid()}"
+    path = Path(runtime or tempfile.gettempdir()) / _short_name()
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -57,3 +58,7 @@ def connect_path(place: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{place.name}"
     finally:
         os.close(folder)
+
+
+def _short_name() -> str:
+    return f"poros-{os.getuid()}"

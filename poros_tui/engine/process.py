@@ -123,6 +123,10 @@ class Engine:
 
         The way to ask it first: `commands.order` with ``stop`` or ``stop_now``.
         """
+        if self._child is not None and self.poll() != "ended":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)  # it heads a group of its own
+                return True
         return self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> bool:

@@ -60,7 +60,7 @@ def run_demo(
         )
         click.echo(lies)
         return 0
-    from poros.training.session import run_session
+    from poros.training.command import run_session
 
     folder = output or _free_folder(OUTPUT_DIR)
     config = demo_config(model, folder, num_steps)

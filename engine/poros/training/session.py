@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import queue
 import signal
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
 import torch
-import transformers
 
 from poros import events, run_registry
 from poros.config import PorosConfig
 from poros.config_load import dump_config
 from poros.control import Control, StopNow
 from poros.control_socket import ControlSocket, Order
-from poros.engine_process import LogFiles, leave_terminal
+from poros.engine_process import LogFiles
 from poros.engine_record import write_engine_record
-from poros.errors import (
-    INTERRUPTED,
-    PorosConfigError,
-    PorosDeviceLostError,
-    PorosError,
-    PorosModelError,
-)
+from poros.errors import INTERRUPTED, PorosConfigError, PorosError, PorosModelError
 from poros.event_log import EventLog
 from poros.events import Event, RunFinished
 from poros.orders import obey
-from poros.progress import JsonPrinter, LinePrinter, Printer
+from poros.progress import Printer
 from poros.run_end import failed_event
 from poros.run_folder import RunFolder, open_run_folder
 from poros.training.assembly import Assembly
@@ -99,6 +88,7 @@ class Session:
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._socket: ControlSocket | None = None
         self._live = Live()
+        self._beat_s = 0.0
         self._log: EventLog | None = None
         self._phase = "start"
         self._began = False
@@ -222,27 +212,35 @@ class Session:
 
     def _attend(self) -> bool:
         """Take signals and orders, beat and show, until the worker has ended; whether by Ctrl-C."""
-        assert self._socket is not None
         interrupted = False
-        beat_s = time.monotonic() + HEARTBEAT_S
+        self._beat_s = time.monotonic() + HEARTBEAT_S
         while True:
-            is_watched = self._socket.is_watched
-            left_s = max(beat_s - time.monotonic(), 0)
             try:
-                message = self._inbox.get(timeout=min(left_s, SAMPLE_S) if is_watched else left_s)
-            except queue.Empty:
-                message = None
+                if self._attend_once():
+                    return interrupted
             except KeyboardInterrupt:
-                interrupted, message = True, signal.SIGINT
-            if isinstance(message, _Done):
-                return interrupted
-            if message is not None:
-                self._take(message)
-            if is_watched and message is None:
-                self._socket.show(self._live.sample(self.step, self._phase_now()))
-            if time.monotonic() >= beat_s:
-                self.emit(self._live.heartbeat(self.step, self._phase_now()))
-                beat_s = time.monotonic() + HEARTBEAT_S
+                interrupted = True
+                self._stop(signal.SIGINT)
+
+    def _attend_once(self) -> bool:
+        """Wait for something to do, and do it; whether the worker has ended."""
+        assert self._socket is not None
+        is_watched = self._socket.is_watched
+        left_s = max(self._beat_s - time.monotonic(), 0)
+        try:
+            message = self._inbox.get(timeout=min(left_s, SAMPLE_S) if is_watched else left_s)
+        except queue.Empty:
+            message = None
+        if isinstance(message, _Done) or self._outcome is not None:
+            return True  # the second, if Ctrl-C came between the message and here
+        if message is not None:
+            self._take(message)
+        elif is_watched:
+            self._socket.show(self._live.sample(self.step, self._phase_now()))
+        if time.monotonic() >= self._beat_s:
+            self.emit(self._live.heartbeat(self.step, self._phase_now()))
+            self._beat_s = time.monotonic() + HEARTBEAT_S
+        return False
 
     def _take(self, message: object) -> None:
         """A signal or an order."""
@@ -324,73 +322,3 @@ class Session:
             exit_code=exit_code,
             already=outcome.already,
         )
-
-
-def _quiet_libraries() -> None:
-    """Only our own lines: what the libraries say to developers helps no user of a command."""
-    warnings.simplefilter("ignore", FutureWarning)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    # It tells each try of a download, and the error that we then show.
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-
-def _detach() -> LogFiles:
-    leave_terminal()
-    return LogFiles()
-
-
-def run_session(
-    config: PorosConfig,
-    *,
-    json_lines: bool,
-    memory_map: bool = False,
-    began_s: float | None = None,
-    detached: bool = False,
-    samples: bool = True,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-) -> int:
-    """Run a config as a command does: print, take signals, return the exit code.
-
-    Args:
-        config: Its settings.
-        json_lines: Print events, not lines for people.
-        memory_map: As `Session` takes it.
-        began_s: When the command began, by the monotonic clock; None: nobody noted it.
-        detached: The process runs for somebody who may go: it leaves the terminal, and what it says
-            while it has the run's folder goes into the logs there.
-        samples: Show answers to the sample prompts, before and after.
-        stdout: The process's own, if left out.
-        stderr: The process's own, if left out.
-    """
-    _quiet_libraries()
-    log_files = _detach() if detached else None
-    lines = LinePrinter(
-        config,
-        stdout or sys.stdout,
-        stderr or sys.stderr,
-        redraws=False if detached else None,
-        samples=samples,
-    )
-    printer: Printer = JsonPrinter(stdout or sys.stdout) if json_lines else lines
-    session = Session(
-        config,
-        listeners=[printer, *([log_files] if log_files else [])],
-        handle_signals=True,
-        memory_map=memory_map,
-        starting_s=None if began_s is None else time.monotonic() - began_s,
-        log_files=log_files,
-    )
-    try:
-        with contextlib.ExitStack() as stack:
-            if log_files is not None:
-                stack.callback(log_files.give_back)
-            return session.run().exit_code
-    except PorosError as error:
-        lines.fail(error.lines())
-        if isinstance(error, PorosDeviceLostError):
-            # A device in a sticky error must not be called again, as destructors would.
-            os._exit(error.exit_code)
-        return error.exit_code

@@ -152,7 +152,7 @@ def test_the_heart_beats_while_somebody_watches(settings, monkeypatch):
         assert outside.order("watch")
         assert outside.order("pause")
         begun_s, num_samples = time.monotonic(), 0
-        while len(outside.kinds(events.Heartbeat)) < 3:
+        while [beat.phase for beat in outside.kinds(events.Heartbeat)].count("pause") < 2:
             outside.sample()
             num_samples += 1
         seconds = time.monotonic() - begun_s
@@ -161,6 +161,5 @@ def test_the_heart_beats_while_somebody_watches(settings, monkeypatch):
 
     outside = Outside(settings, act).run()
     beats = outside.kinds(events.Heartbeat)
-    assert beats[-1].phase in ("pause", "train")
-    assert "pause" in {beat.phase for beat in beats}
+    assert {beat.phase for beat in beats} <= {"start", "load", "train", "pause", "save"}
     assert (beats[-1].device_total_bytes, beats[-1].device_others_bytes) == (0, None)
