@@ -121,6 +121,7 @@ def test_pinned_memory_is_no_limit_of_pinning():
     assert groups["gpu0_link"] == "Graphics card"
 
 
+@pytest.mark.long
 @piloted(mode="doctor", make=lambda: app_of(make_task=lambda w, **k: Task([*w, "--no-kernels"])))
 async def test_the_real_command_fills_the_screen(app, pilot):
     for _ in range(400):

@@ -203,6 +203,7 @@ def test_the_bars_add_up_to_what_the_cell_says():
     assert "Does not fit" in cell_words(table, 5, 1)[1]
 
 
+@pytest.mark.long
 def test_the_real_commands_fill_the_screen(tmp_path):
     from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
 
