@@ -6,6 +6,8 @@ import contextlib
 import io
 import shlex
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from poros.cli import cli
 from poros.cli_guard import Guard
 from tests.docs.pages import ROOT, CodeBlock
 from tests.engine.command_line import poros_here
+from tests.tui.pty_bench import Terminal
 
 MODELS = ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", "path/to/model")
 """Folders of these names lie where the reader works, and a folder goes before the Hub."""
@@ -58,11 +61,21 @@ def run_poros(words: list[str], place: str) -> None:
     assert ended.returncode == 0, f"{place}: {shlex.join(words)}: {ended.stderr}"
 
 
+def open_and_leave_the_app(place: str) -> None:
+    """On a terminal, with nothing kept from before; it must end well."""
+    with tempfile.TemporaryDirectory() as home, Terminal([], home=Path(home)) as screen:
+        screen.until_shown("1 Home")
+        screen.press("q")
+        assert screen.ended() == 0, place
+
+
 def run_shell(block: CodeBlock) -> None:
     """Do what each line of a shell block says, as far as a test can."""
     for line, words in command_lines(block.text):
         if words[0] == "poros":
             run_poros(words, block.place)
+        elif words == ["poros-tui"]:
+            open_and_leave_the_app(block.place)
         elif words[0] in ("mkdir", "printf"):
             subprocess.run(["bash", "-c", line], check=True)
         elif words[0] == "make":

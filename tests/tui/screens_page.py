@@ -34,6 +34,8 @@ finds it again.
 `app.yaml` in the user's config folder may choose another theme (`theme: light`; dark, light, ansi,
 ansi-light or colour-blind) and other keys: below `keys:` lines such as `app.theme: f4`, by the
 names that stand below and that `poros-tui keys` prints.
+
+The pictures show made-up machines and runs: their figures are examples, no measurements.
 """
 
 
