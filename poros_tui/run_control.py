@@ -13,7 +13,6 @@ from poros.errors import PorosError
 from poros.run_folder import free_name
 from poros_tui.engine.commands import Answer as Taken
 from poros_tui.engine.commands import Command, order_later
-from poros_tui.engine.followed import FollowedRun
 from poros_tui.engine.process import Engine, start_run
 from poros_tui.engine.run_list import FINISHED, Listed, RunList
 from poros_tui.state import state_file
@@ -45,12 +44,17 @@ class RunControl:
         self._app = app
         self._interrupted_s = -_AGAIN_S
 
-    def follow(self, run: FollowedRun | Path | None) -> None:
+    def follow(self, run: Engine | Path | None) -> None:
         """Show a run on Train and Result, from now on; None: no run."""
+        from poros_tui.engine.followed import FollowedRun  # not before: it brings numpy
+
         state = self._app.state
         if state.followed is not None:
             state.followed.close()
-        state.followed = FollowedRun.at(run) if isinstance(run, Path) else run
+        if run is None:
+            state.followed = None
+        else:
+            state.followed = FollowedRun.at(run) if isinstance(run, Path) else FollowedRun(run)
         state.update(run_folder=state.followed.folder if state.followed else None)
 
     async def start(
@@ -75,7 +79,7 @@ class RunControl:
                 told = line.partition("]: ")[2] or line
                 self._app.notify(told, severity="error", timeout=12, markup=False)
             return False
-        self.follow(FollowedRun(engine))
+        self.follow(engine)
         self._app.go("train")
         return True
 

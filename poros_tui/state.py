@@ -8,10 +8,12 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from poros_tui.engine.followed import FollowedRun
 from poros_tui.engine.machine import Machine
+
+if TYPE_CHECKING:
+    from poros_tui.engine.followed import FollowedRun
 
 _KEPT = ("model", "data", "config_path", "values", "run_folder", "recent_models", "recent_data")
 _MOST_RECENT = 12

@@ -95,10 +95,11 @@ class ConfigScreen(PorosScreen):
             yield Button("Start training", id="start", compact=True, action="screen.start")
 
     def on_mount(self) -> None:
-        """The first question has the keyboard."""
+        """The first question that no other screen has answered has the keyboard."""
         self.is_built = True
         self.show_all()
-        self.rows["model_name_or_path"].take_keyboard()
+        first = "model_name_or_path" if not self.wizard.model else "dataset"
+        self.rows[EFFORT if self.wizard.model and self.wizard.dataset else first].take_keyboard()
 
     def on_tick(self, state: AppState) -> None:
         """What other screens chose, what was looked up, what the machine has left."""
@@ -273,16 +274,18 @@ class ConfigScreen(PorosScreen):
             await section.query_one(Collapsible.Contents).mount_all(rows.values())
 
     def _take_over(self, state: AppState) -> None:
-        """What was chosen on other screens since."""
-        if state.values and state.values != self._wrote and not self._is_ours(state):
+        """What was chosen on other screens since: all of it, before anything is shown."""
+        model = state.model if state.model and not self._is_typed("model") else self.wizard.model
+        data = state.data if state.data and not self._is_typed("data") else self.wizard.dataset
+        given = bool(state.values) and state.values != self._wrote and not self._is_ours(state)
+        if given:
             self.wizard.give(state.values, "as it was given")
             self._wrote = dict(state.values)
-            self.loaded()
-        if state.model and state.model != self.wizard.model and not self._is_typed("model"):
-            self.wizard.choose(model=state.model)
-            self.loaded()
-        if state.data and state.data != self.wizard.dataset and not self._is_typed("data"):
-            self.wizard.choose(dataset=state.data)
+        if given or (model, data) != (self.wizard.model, self.wizard.dataset):
+            self.wizard.choose(
+                model=None if model == self.wizard.model else model,
+                dataset=None if data == self.wizard.dataset else data,
+            )
             self.loaded()
 
     def _is_ours(self, state: AppState) -> bool:

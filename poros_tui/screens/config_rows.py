@@ -62,7 +62,8 @@ class Row(Horizontal):
         if words:
             self._entry = Choice(words, text)
         else:
-            self._entry = Input(text, placeholder=placeholder, compact=True)
+            # A key that was meant for another screen must not replace what stands there.
+            self._entry = Input(text, placeholder=placeholder, compact=True, select_on_focus=False)
             self._entry.cursor_blink = False
 
     def compose(self) -> ComposeResult:

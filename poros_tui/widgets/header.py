@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.widget import Widget
 
 from poros_tui import glyphs, words
-from poros_tui.engine.followed import FollowedRun
+
+if TYPE_CHECKING:
+    from poros_tui.engine.followed import FollowedRun
 
 _LOOKS = {
     "finished": ("ok", "success"),

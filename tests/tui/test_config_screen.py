@@ -43,6 +43,9 @@ async def typed(pilot: Pilot[Any], text: str) -> None:
 @config()
 async def test_enter_goes_through_the_questions_to_the_button(app: PorosApp, pilot: Any) -> None:
     screen = await known(app, pilot)
+    assert screen._key == EFFORT  # model and data were chosen before
+    row_of(screen, "model_name_or_path").take_keyboard()
+    await pilot.pause()
     keys = []
     for _ in range(5):
         keys.append(screen._key)
@@ -55,12 +58,22 @@ async def test_enter_goes_through_the_questions_to_the_button(app: PorosApp, pil
 @config()
 async def test_enters_that_come_at_once_skip_no_question(app: PorosApp, pilot: Any) -> None:
     screen = await known(app, pilot)
+    row_of(screen, "model_name_or_path").take_keyboard()
+    await pilot.pause()
     await pilot.press("enter")
     row = row_of(screen, "dataset")
     for _ in range(3):
         row.post_message(Row.Done(row))
     await pilot.pause()
     assert screen._key == EFFORT
+
+
+@config()
+async def test_a_key_meant_for_another_screen_replaces_no_answer(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    await pilot.press("4")
+    assert app.current_mode == "data"
+    assert screen.wizard.model == MODEL
 
 
 @config()
@@ -81,7 +94,7 @@ async def test_what_other_screens_chose_stands_in_the_form(app: PorosApp, pilot:
 async def test_arrows_change_an_answer_and_the_costs_follow(app: PorosApp, pilot: Any) -> None:
     screen = await known(app, pilot)
     before = said(screen, "cost")
-    await pilot.press("enter", "enter", "right")
+    await pilot.press("right")
     assert screen.wizard.effort == "thorough"
     assert said(screen, "cost") != before
     assert "453" in said(screen, "cost")

@@ -18,7 +18,6 @@ async def unknown(app: PorosApp, pilot: Pilot[Any]) -> None:
 async def ok(app: PorosApp, pilot: Pilot[Any]) -> None:
     """The third question has the keyboard."""
     await known(app, pilot)
-    await pilot.press("enter", "enter")
 
 
 async def error(app: PorosApp, pilot: Pilot[Any]) -> None:
