@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
 
 from poros_tui import glyphs, keys, settings, state, themes, words
@@ -24,6 +25,7 @@ from poros_tui.screens.base import MODES, PorosScreen
 from poros_tui.widgets.header import Summary, summary_of
 from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.mode_bar import ModeBar
+from poros_tui.widgets.steady import Palette
 
 TICK_S = 0.25
 CATCH_UP_S = 0.05
@@ -128,6 +130,11 @@ class PorosApp(App[int]):
             self.runs.follow(shown)
         if self._first != self.DEFAULT_MODE:
             self.go(self._first)
+
+    def action_command_palette(self) -> None:
+        """Every action, found by typing."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def on_unmount(self) -> None:
         """The thread ends by itself."""

@@ -68,6 +68,7 @@ class ConfigScreen(PorosScreen):
         self._effects = Effects()
         self._key = ""
         self._wrote: dict[str, Any] | None = None
+        self._is_back = False
         self.rows: dict[str, Row] = {}
         self.sections: dict[str, Collapsible] = {}
 
@@ -101,9 +102,14 @@ class ConfigScreen(PorosScreen):
         first = "model_name_or_path" if not self.wizard.model else "dataset"
         self.rows[EFFORT if self.wizard.model and self.wizard.dataset else first].take_keyboard()
 
+    def on_screen_resume(self) -> None:
+        """What another screen chose goes before what was typed here earlier."""
+        self._is_back = True
+
     def on_tick(self, state: AppState) -> None:
         """What other screens chose, what was looked up, what the machine has left."""
         self._take_over(state)
+        self._is_back = False
         known = self.lookups.known_of(
             self.wizard.model, self.wizard.dataset, state.machine, self._key
         )
@@ -292,7 +298,8 @@ class ConfigScreen(PorosScreen):
         return self._wrote is not None and state.values == self._wrote
 
     def _is_typed(self, what: str) -> bool:
-        return self._key == {"model": "model_name_or_path", "data": "dataset"}[what]
+        typed = {"model": "model_name_or_path", "data": "dataset"}[what]
+        return not self._is_back and self._key == typed
 
     def _leave_values(self) -> None:
         """For the other screens, and for the next session."""

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from poros_tui.screens.config_form import differences, fields, shown
+from poros_tui.widgets.steady import Dialog
 
 
 def yaml_of(settings: Mapping[str, Any], path: Path | None = None) -> str:
@@ -45,7 +45,7 @@ def difference_lines(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list
     ]
 
 
-class PreviewDialog(ModalScreen[None]):
+class PreviewDialog(Dialog[None]):
     """Command line, changes, file."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -96,7 +96,7 @@ class PreviewDialog(ModalScreen[None]):
         return Content("\n").join(parts + [_coloured(line) for line in self._text.splitlines()])
 
 
-class PathDialog(ModalScreen[str]):
+class PathDialog(Dialog[str]):
     """Asks for a file's name; gives it back, or ``""``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -14,6 +15,20 @@ from poros_tui import glyphs
 from poros_tui.screens.config_form import FieldForm
 from poros_tui.terms import explained
 from poros_tui.widgets.choice import Choice
+
+
+class _Name(Input):
+    """A model or data; an empty one leaves number keys to the screens that they stand for."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        if self.value or not event.key.isdecimal():
+            await super()._on_key(event)
+        else:
+            event.prevent_default()
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """What of the keys is text."""
+        return bool(self.value or not key.isdecimal()) and super().check_consume_key(key, character)
 
 
 class Row(Horizontal):
@@ -63,7 +78,8 @@ class Row(Horizontal):
             self._entry = Choice(words, text)
         else:
             # A key that was meant for another screen must not replace what stands there.
-            self._entry = Input(text, placeholder=placeholder, compact=True, select_on_focus=False)
+            kind = _Name if key in ("model_name_or_path", "dataset") else Input
+            self._entry = kind(text, placeholder=placeholder, compact=True, select_on_focus=False)
             self._entry.cursor_blink = False
 
     def compose(self) -> ComposeResult:

@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from poros.runs import RUNNING
+from poros.runs import KILLED, RUNNING
 from poros_tui import glyphs, words
-from poros_tui.engine.run_list import Listed
+from poros_tui.engine.run_list import FAILED, STOPPED, Listed
 from poros_tui.screens.base import PorosScreen
 from poros_tui.state import AppState
 from poros_tui.widgets import machine_lines, run_lines
@@ -74,7 +74,9 @@ class HomeScreen(PorosScreen):
             self.shell.runs.list.refresh()
         self._ticks += 1
         runs = self.shell.runs.list.latest
-        room = self.query_one("#recent-runs").scrollable_content_region.width
+        # A list that is not shown, since it is empty, has no width.
+        lines, panel = self.query_one("#recent-runs"), self.query_one("#recent")
+        room = lines.scrollable_content_region.width or panel.content_size.width
         self.query_one("#machine-facts", Static).update(machine_lines.told(state.machine, 44))
         minute = int(self.shell.clock() // 60)
         drawn = (self.shell.runs.list.version, room, minute, self.shell.runs.list.was_read)
@@ -97,7 +99,7 @@ class HomeScreen(PorosScreen):
         elif way == "resume" and going is not None:
             self.shell.runs.resume(going)
         elif way == "resume":
-            self.notify("No run was cut off: there is nothing to go on with.", timeout=4)
+            self.notify(self._why_nothing_goes_on(), timeout=6, markup=False)
         elif way == "running":
             self.shell.runs.open(self._runs[0])
         else:
@@ -116,6 +118,15 @@ class HomeScreen(PorosScreen):
         """The latest run, if it was cut off."""
         ended = [one for one in self._runs if one.run.state != RUNNING]
         return ended[0] if ended and ended[0].can_resume else None
+
+    def _why_nothing_goes_on(self) -> str:
+        ended = [one for one in self._runs if one.run.state != RUNNING]
+        if ended and ended[0].run.state in (FAILED, KILLED, STOPPED):
+            return (
+                f"{_short(ended[0])} has no checkpoint to go on from: it can only begin again."
+                " Choose it in All runs, then Clone."
+            )
+        return "No run was cut off: there is nothing to go on with."
 
     def _draw(self, room: int) -> None:
         ways = self.query_one("#ways", OptionList)

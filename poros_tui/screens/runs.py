@@ -91,7 +91,9 @@ class RunsScreen(PorosScreen):
         if self._ticks % _REFRESH_TICKS == 0:
             self.shell.runs.list.refresh()
         self._ticks += 1
-        room = self.query_one("#run-list").scrollable_content_region.width
+        # A list that is not shown, since it is empty, has no width.
+        lines, panel = self.query_one("#run-list"), self.query_one("#run-panel")
+        room = lines.scrollable_content_region.width or panel.content_size.width
         found = self.shell.runs.list
         drawn = (found.version, room, int(self.shell.clock() // 60), found.was_read, self._marked)
         if drawn != self._drawn and (room or not found.latest):

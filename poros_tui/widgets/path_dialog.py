@@ -11,11 +11,11 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from poros_tui import glyphs, words
 from poros_tui.widgets.entry_list import Entry, EntryList
+from poros_tui.widgets.steady import Dialog
 
 MOST_ENTRIES = 2000
 """Of a folder: more are not looked for here."""
@@ -39,7 +39,7 @@ class Found:
 Lister = Callable[[Path], Sequence[Found]]
 
 
-class PathDialog(ModalScreen[str]):
+class PathDialog(Dialog[str]):
     """Gives the path that was chosen; escape gives ``""``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

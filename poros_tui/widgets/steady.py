@@ -1,10 +1,12 @@
-"""What screens and dialogs are built on: a size that comes late is passed over."""
+"""What screens and dialogs are built on: sizes and keys that come late are passed over."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from textual import events
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette
 from textual.screen import ModalScreen, Screen
 
 Result = TypeVar("Result")
@@ -25,3 +27,25 @@ class SteadyScreen(Screen[Result]):
 
 class Dialog(ModalScreen[Result], SteadyScreen[Result]):
     """A question or a pane above a screen."""
+
+    _is_answered = False
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close with a result. A second Enter may be on its way already: it closes nothing more."""
+        if self._is_answered:
+            return AwaitComplete()
+        self._is_answered = True
+        return super().dismiss(result)
+
+
+class Palette(CommandPalette):
+    """Textual's, which a second Enter must not close again either."""
+
+    _is_answered = False
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """As `Dialog` does."""
+        if self._is_answered:
+            return AwaitComplete()
+        self._is_answered = True
+        return super().dismiss(result)

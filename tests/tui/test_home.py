@@ -53,3 +53,24 @@ async def test_a_recent_run_is_opened(app, pilot):
     app.runs.open = opened.append
     await pilot.press("tab", "down", "enter")
     assert opened == [DONE]
+
+
+@piloted(make=lambda: app_of(runs=StandingRuns()))
+async def test_the_first_run_appears_where_there_was_none(app, pilot):
+    for mode, lines in (("home", "#recent-runs"), ("runs", "#run-list")):
+        await at(app, pilot, mode)
+        assert not app.screen.query_one(lines).display
+    app.runs.list.latest, app.runs.list.version = (DONE,), app.runs.list.version + 1
+    for mode, lines in (("home", "#recent-runs"), ("runs", "#run-list")):
+        await at(app, pilot, mode)
+        await app.tick()
+        assert app.screen.query_one(lines, OptionList).option_count == 1
+        assert app.screen.query_one(lines).display
+
+
+@piloted(make=lambda: app_of(runs=StandingRuns(listed("cut", "killed", 20, 40))))
+async def test_a_run_without_checkpoint_is_said_to_begin_again(app, pilot):
+    await pilot.press("g")
+    await pilot.pause()
+    [note] = app._notifications
+    assert "cut has no checkpoint to go on from: it can only begin again" in note.message

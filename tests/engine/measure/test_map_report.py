@@ -34,7 +34,7 @@ def test_a_map_is_a_table_with_its_sum():
         "on the device:",
         "       900.0 MB  slots (2, largest 900.0 MB)",
         "       100.0 MB  MLP (2, largest 100.0 MB; b)",
-        "         0.0 MB  1 smaller groups",
+        "      0.0010 MB  1 smaller groups",
         "     1,000.0 MB  together",
     ]
     assert lines[-1].startswith("freed, but waiting for another stream: 5.0 MB; had")

@@ -1,0 +1,90 @@
+"""Keys that come twice, or were meant for another screen, do no harm."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.command import CommandPalette
+
+import poros_tui
+from poros_tui.screens.config import ConfigScreen
+from poros_tui.screens.config_preview import PathDialog as NameDialog
+from poros_tui.widgets.confirm import Answer, ConfirmDialog
+from tests.tui.pilot import piloted
+
+SOURCES = sorted(Path(poros_tui.__file__).parent.rglob("*.py"))
+DIALOGS = [
+    lambda: ConfirmDialog("Delete it?", [Answer("keep", "Keep it"), Answer("go", "Delete")]),
+    lambda: NameDialog("Save as", "mine.yaml"),
+]
+
+
+async def enters(app, pilot, count):
+    """So many Enters before any of them is answered."""
+    for _ in range(count):
+        app.post_message(events.Key("enter", None))
+    await pilot.pause()
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("made", DIALOGS)
+def test_a_second_enter_closes_nothing_more(made):
+    given = []
+
+    @piloted()
+    async def test(app, pilot):
+        app.push_screen(made(), given.append)
+        await pilot.pause()
+        await enters(app, pilot, 3)
+        assert len(app.screen_stack) == 1
+
+    test()
+    assert len(given) == 1
+
+
+@piloted()
+async def test_nor_in_the_palette(app, pilot):
+    await pilot.press("ctrl+p")
+    palette = app.screen
+    assert isinstance(palette, CommandPalette)
+    palette.dismiss()
+    palette.dismiss()
+    await pilot.pause()
+    assert not isinstance(app.screen, CommandPalette)
+    assert len(app.screen_stack) == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_each_dialog_is_built_on_the_one_that_closes_once(path):
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    bases = [base for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases]
+    names = {ast.unparse(base).partition("[")[0] for base in bases}
+    assert "ModalScreen" not in names or path.stem == "steady"
+
+
+@piloted(mode="config")
+async def test_number_keys_leave_an_empty_field(app, pilot):
+    screen = app.screen
+    assert isinstance(screen, ConfigScreen)
+    screen.rows["model_name_or_path"].take_keyboard()
+    await pilot.pause()
+    screen.wizard.model = ""
+    screen.rows["model_name_or_path"].put("")
+    await pilot.press("3")
+    assert app.current_mode == "model"
+    assert screen.wizard.model == ""
+
+
+@piloted(mode="config")
+async def test_a_model_chosen_elsewhere_goes_before_what_was_typed(app, pilot):
+    screen = app.screen
+    screen.rows["model_name_or_path"].take_keyboard()
+    await pilot.press("x", "y")
+    assert screen.wizard.model.endswith("xy")
+    await app.switch_mode("model")
+    app.state.update(model="someone/chosen")
+    await app.switch_mode("config")
+    await pilot.pause()
+    assert screen.wizard.model == "someone/chosen"
+    assert screen.rows["model_name_or_path"].text == "someone/chosen"
