@@ -136,10 +136,13 @@ def test_a_run_is_deleted_cloned_and_reported(remembered):
         assert app.current_mode == "config"
         assert app.state.config_path == remembered / "config.yaml"
         await at(app, pilot, "runs")
+        asked = []
+        app.push_screen = lambda screen, then=None: asked.append(screen)
         await pilot.press("o")
         await pilot.pause()
-        assert isinstance(app.screen, WaitingDialog)
-        await pilot.press("escape", "y", "x", "d")
+        assert [type(screen) for screen in asked] == [WaitingDialog]
+        del app.push_screen
+        await pilot.press("y", "x", "d")
         await app.workers.wait_for_complete()
         assert app.clipboard == str(remembered)
 
