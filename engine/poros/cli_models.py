@@ -10,7 +10,7 @@ import click
 from poros.cli_answers import as_json_option, print_json, safe
 
 if TYPE_CHECKING:
-    from poros.model_names import Suggestion
+    from poros.model_suggestion import Suggestion
 
 
 @click.command("models")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 from poros.arch_registry import architectures
@@ -21,41 +20,11 @@ from poros.hub_client import HubClient
 from poros.hub_errors import not_the_hubs
 from poros.hub_names import HubName, cached_folder, hub_cache
 from poros.model_config import read_config, text_config
+from poros.model_suggestion import Label, Suggestion
 from poros.user_cache import user_cache
-
-Place = Literal["here", "known", "hub"]
-Label = Literal["certified", "experimental", "unsupported", "unknown"]
 
 MOST_FOUND = 20
 """Of what the Hub finds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A model that could be taken.
-
-    Attributes:
-        name: What a config's ``model_name_or_path`` takes.
-        title: For people, where the name is a folder.
-        place: ``here``: its files are on this machine; ``known``: in the list below; ``hub``:
-            the Hub found it.
-        model_type: Of the text model; empty: not known.
-        label: What is proved of the family; ``unknown`` where the family is not known.
-        num_params: In units of 10**9; None: not known.
-        num_bytes: Of its weights, where they are here.
-        is_gated: Terms must be accepted on the Hub first.
-        is_demo: It is the demo's own.
-    """
-
-    name: str
-    title: str
-    place: Place
-    model_type: str = ""
-    label: Label = "unknown"
-    num_params: float | None = None
-    num_bytes: int | None = None
-    is_gated: bool = False
-    is_demo: bool = False
 
 
 _KNOWN: tuple[tuple[str, str, float, bool], ...] = (

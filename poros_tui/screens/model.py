@@ -12,12 +12,12 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from poros.demo_settings import train_path
+from poros.model_suggestion import Suggestion
 from poros_tui import words
 from poros_tui.engine.tasks import Task
 from poros_tui.screens import model_list
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.model_facts import cell_words, facts, parts, verdict
-from poros_tui.screens.model_list import Offered
 from poros_tui.screens.verdict import Verdict, VerdictLine, failed
 from poros_tui.state import AppState
 from poros_tui.widgets.bars import Bars
@@ -72,8 +72,8 @@ class ModelScreen(PorosScreen):
         self._work: Task | None = None
         self._kind = ""
         self._listing: Task | None = None
-        self._found: list[Offered] = []
-        self._on_hub: list[Offered] = []
+        self._found: list[Suggestion] = []
+        self._on_hub: list[Suggestion] = []
         self._searched = ""
         self._wants_demo = False
 
@@ -270,7 +270,7 @@ class ModelScreen(PorosScreen):
             self.ask(demo.name)
         self._wants_demo = False
 
-    def _demo(self) -> Offered | None:
+    def _demo(self) -> Suggestion | None:
         return next((one for one in self._found if one.is_demo), None)
 
     def _take_search(self, document: Any, error: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from poros.demo_settings import WHEEL_BYTES
+from poros.model_suggestion import Suggestion
 from poros_tui import glyphs, words
 from poros_tui.widgets.entry_list import Entry
 
@@ -23,38 +24,23 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A model, as `poros models --json` tells of it; fields are those of `model_names`."""
-
-    name: str
-    title: str
-    place: str
-    model_type: str = ""
-    label: str = "unknown"
-    num_params: float | None = None
-    num_bytes: int | None = None
-    is_gated: bool = False
-    is_demo: bool = False
-
-
-def read(document: Any) -> list[Offered]:
+def read(document: Any) -> list[Suggestion]:
     """The command's answer; anything else is no list."""
     if not isinstance(document, list):
         return []
-    names = {field.name for field in fields(Offered)}
+    names = {field.name for field in fields(Suggestion)}
     return [
-        Offered(**{key: value for key, value in record.items() if key in names})
+        Suggestion(**{key: value for key, value in record.items() if key in names})
         for record in document
     ]
 
 
 def entries(
     typed: str,
-    offered: Sequence[Offered],
+    offered: Sequence[Suggestion],
     *,
     used: Sequence[str] = (),
-    on_hub: Sequence[Offered] = (),
+    on_hub: Sequence[Suggestion] = (),
     searched: str = "",
 ) -> list[Entry]:
     """What the list shows.
@@ -90,16 +76,16 @@ def entries(
     return listed
 
 
-def _has_words(one: Offered, typed: str) -> bool:
+def _has_words(one: Suggestion, typed: str) -> bool:
     text = f"{one.name} {one.title} {one.model_type}".lower()
     return all(word in text for word in typed.lower().split())
 
 
-def _section(title: str, found: Sequence[Offered]) -> list[Entry]:
+def _section(title: str, found: Sequence[Suggestion]) -> list[Entry]:
     return [Entry("", title), *map(_entry, found)] if found else []
 
 
-def _entry(one: Offered) -> Entry:
+def _entry(one: Suggestion) -> Entry:
     glyph, colour, word = _LABELS.get(one.label, _LABELS["unknown"])
     size = words.gigabytes(one.num_bytes) if one.num_bytes else ""
     if one.num_params:

@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input
 
 from poros.demo_settings import train_path
-from poros.model_names import Suggestion
+from poros.model_suggestion import Suggestion
 from poros_tui.engine.machine import Machine
 from poros_tui.engine.tasks import Task
 from poros_tui.screens.model_facts import cell_words, facts, parts, verdict

@@ -13,7 +13,8 @@ from poros.check_table import fit_table, table_record
 from poros.cli_check import record_of
 from poros.doctor_cards import Gpu
 from poros.memory_planner import Rates
-from poros.model_names import Suggestion, suggestions
+from poros.model_names import suggestions
+from poros.model_suggestion import Suggestion
 from poros_tui.app import PorosApp
 from poros_tui.state import AppState
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
