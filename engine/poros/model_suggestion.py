@@ -16,8 +16,8 @@ class Suggestion:
     Attributes:
         name: What a config's ``model_name_or_path`` takes.
         title: For people, where the name is a folder.
-        place: ``here``: its files are on this machine; ``known``: one that this project knows; ``hub``:
-            the Hub found it.
+        place: ``here``: its files are on this machine; ``known``: one that this project knows;
+            ``hub``: the Hub found it.
         model_type: Of the text model; empty: not known.
         label: What is proved of the family; ``unknown`` where the family is not known.
         num_params: In units of 10**9; None: not known.
