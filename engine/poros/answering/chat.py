@@ -15,10 +15,10 @@ import click
 from poros.answering.generate import prompt_ids
 from poros.answering.load import load_speaker
 from poros.answering.speaker import Sampling, Speaker, Stop
+from poros.answering.talks import Talks, Who, sides
 from poros.answering.told import shown, told
 from poros.data.chat_template import ChatTemplate
 from poros.errors import PorosDataError, PorosError, PorosHostMemoryError, PorosOOMError
-from poros.row_shapes import Message
 
 _HELP = "/exit ends, /reset begins anew, Ctrl-C stops an answer"
 
@@ -36,7 +36,7 @@ def run_chat(
     Args:
         adapter: A run or an adapter's folder.
         system: The first turn.
-        compare: Show the base's answer before the adapter's, which alone is remembered.
+        compare: Show the base's answer before the adapter's; each remembers its own.
         sampling: Fields of `Sampling`.
         options: Of `load_speaker`.
 
@@ -53,16 +53,16 @@ class Chat:
     """One conversation.
 
     Attributes:
-        messages: What was said so far.
+        talks: What was said so far.
     """
 
     def __init__(
         self, speaker: Speaker, system: str | None, sampling: Sampling, *, compare: bool = False
     ) -> None:
         """Begin it."""
-        self._speaker, self._sampling, self._compare = speaker, sampling, compare
-        self._first: list[Message] = [{"role": "system", "content": system}] if system else []
-        self.messages: list[Message] = list(self._first)
+        self._speaker, self._sampling = speaker, sampling
+        self._sides = sides(compare=compare)
+        self.talks = Talks(system)
 
     def run(self) -> int:
         """Read lines until /exit or the end of stdin."""
@@ -71,7 +71,7 @@ class Chat:
             if line in ("/exit", "/quit"):
                 break
             if line == "/reset":
-                self.messages = list(self._first)
+                self.talks.begin_anew()
                 click.echo("A new conversation.", err=True)
             elif line.startswith("/"):
                 click.echo(_HELP, err=True)
@@ -81,16 +81,17 @@ class Chat:
 
     def take_turn(self, text: str) -> None:
         """Ask, show the answer and remember both; what can't be asked is said and forgotten."""
-        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         try:
-            ids = prompt_ids(self._speaker, messages)
+            asked = {
+                who: prompt_ids(self._speaker, self.talks.asked(who, text)) for who in self._sides
+            }
         except PorosDataError as error:
             click.echo(f"{_without_way_out(error)} -> /reset begins anew", err=True)
             return
         stop = Stop()
         try:
             with _interrupts(stop):
-                answer = self._said(ids, stop)
+                answers = self._said(asked, stop)
         except (PorosOOMError, PorosHostMemoryError) as error:
             shown("\n")
             if self._speaker.memory.is_lost:
@@ -100,20 +101,27 @@ class Chat:
         shown("\n")
         if stop.asked:
             click.echo("(stopped)", err=True)
-        self.messages = [*messages, {"role": "assistant", "content": answer}]
-        self._tell_room(len(ids), answer)
+        for who, answer in answers.items():
+            self.talks.keep(who, text, answer)
+        used = (self._length(asked[who], answer) for who, answer in answers.items())
+        self._tell_room(max(used, default=0))
 
-    def _said(self, ids: list[int], stop: Stop) -> str:
-        if self._compare:
-            shown("base: ")
-            self._speaker.answer(ids, self._sampling, adapted=False, show=shown, stop=stop)
-            shown("\nadapter: ")
-        if stop.asked:
-            return ""
-        return self._speaker.answer(ids, self._sampling, show=shown, stop=stop)
+    def _said(self, asked: dict[Who, list[int]], stop: Stop) -> dict[Who, str]:
+        """The answers; a side that was not asked any more, since somebody stopped, has none."""
+        answers: dict[Who, str] = {}
+        for who, ids in asked.items():
+            if len(asked) > 1:
+                shown(f"\n{who}: " if answers else f"{who}: ")
+            if not stop.asked:
+                answers[who] = self._speaker.answer(
+                    ids, self._sampling, adapted=who == "adapter", show=shown, stop=stop
+                )
+        return answers
 
-    def _tell_room(self, num_tokens: int, answer: str) -> None:
-        used = num_tokens + len(self._speaker.tokenizer(answer)["input_ids"])
+    def _length(self, ids: list[int], answer: str) -> int:
+        return len(ids) + len(self._speaker.tokenizer(answer)["input_ids"])
+
+    def _tell_room(self, used: int) -> None:
         room = self._speaker.room(used)
         if room is not None and room < self._sampling.max_new_tokens:
             limit = self._speaker.context_tokens

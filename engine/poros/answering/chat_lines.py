@@ -18,10 +18,10 @@ from typing import Any, TextIO
 from poros.answering.generate import prompt_ids
 from poros.answering.load import load_speaker
 from poros.answering.speaker import Sampling, Speaker, Stop
+from poros.answering.talks import Talks, Who, sides
 from poros.data.chat_template import ChatTemplate
 from poros.errors import PorosError
 from poros.events import Event, PhaseStarted, Warned
-from poros.row_shapes import Message
 
 Tell = Callable[[dict[str, Any]], None]
 Order = dict[str, Any]
@@ -69,7 +69,7 @@ class LineChat:
     """One conversation.
 
     Attributes:
-        messages: What was said so far.
+        talks: What was said so far.
     """
 
     def __init__(
@@ -84,8 +84,7 @@ class LineChat:
         """Begin it."""
         self._speaker, self._sampling, self._compare = speaker, sampling, compare
         self._tell = tell
-        self._first: list[Message] = [{"role": "system", "content": system}] if system else []
-        self.messages: list[Message] = list(self._first)
+        self.talks = Talks(system)
         self._orders: queue.SimpleQueue[tuple[Order, Stop] | None] = queue.SimpleQueue()
 
     def read(self, lines: TextIO) -> None:
@@ -110,7 +109,7 @@ class LineChat:
         if "wrong" in order:
             self._refuse(f"not a line of this kind: {order['wrong']}", f"write {_SHAPE}")
         elif order.get("reset"):
-            self.messages = list(self._first)
+            self.talks.begin_anew()
             self._tell({"event": "reset"})
         elif not isinstance(order.get("say"), str) or not order["say"].strip():
             self._refuse("nothing was said", f"write {_SHAPE}")
@@ -119,29 +118,39 @@ class LineChat:
             self._turn(order["say"], stop, self._compare if compare is None else bool(compare))
 
     def _turn(self, text: str, stop: Stop, compare: bool) -> None:
-        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        answers: dict[Who, str] = {}
         try:
-            ids = prompt_ids(self._speaker, messages)
-            answer = ""
-            for who in ("base", "adapter") if compare else ("adapter",):
-                answer = "" if stop.asked else self._answer(who, ids, stop)
+            asked = {
+                who: prompt_ids(self._speaker, self.talks.asked(who, text))
+                for who in sides(compare=compare)
+            }
+            for who, ids in asked.items():
+                if not stop.asked:
+                    answers[who] = self._answer(who, ids, stop)
         except PorosError as error:
             self._tell({"event": "refused", **_parts(error)})
             if self._speaker.memory.is_lost:
                 raise
             return
-        self.messages = [*messages, {"role": "assistant", "content": answer}]
-        used = len(ids) + len(self._speaker.tokenizer(answer)["input_ids"])
+        for who, answer in answers.items():
+            self.talks.keep(who, text, answer)
         self._tell(
             {
                 "event": "turn_finished",
                 "stopped": stop.asked,
-                "used_tokens": used,
+                "used_tokens": self._used(asked, answers),
                 "context_tokens": self._speaker.context_tokens,
             }
         )
 
-    def _answer(self, who: str, ids: list[int], stop: Stop) -> str:
+    def _used(self, asked: dict[Who, list[int]], answers: dict[Who, str]) -> int:
+        """Of the context, by the side that has said most."""
+        size = self._speaker.tokenizer
+        return max(
+            len(ids) + len(size(answers.get(who, ""))["input_ids"]) for who, ids in asked.items()
+        )
+
+    def _answer(self, who: Who, ids: list[int], stop: Stop) -> str:
         def show(text: str) -> None:
             if text:
                 self._tell({"event": "text", "who": who, "text": text})

@@ -199,6 +199,26 @@ def test_compare_asks_the_base_first(
     assert "\nadapter: " in shown
 
 
+def test_each_side_of_a_comparison_remembers_its_own_answers(
+    speaker: Speaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked = Chat(speaker, "Be brief.", SHORT, compare=True)
+    for text in ("a", "b"):
+        talked.take_turn(text)
+    said = {who: talked.talks.said(who) for who in ("base", "adapter")}
+    for who, turns in said.items():
+        assert [turn["role"] for turn in turns[1:]] == ["user", "assistant"] * 2
+        first = speaker.answer(
+            prompt_ids(speaker, question("a", "Be brief.")), SHORT, adapted=who == "adapter"
+        )
+        again = speaker.answer(prompt_ids(speaker, turns[:4]), SHORT, adapted=who == "adapter")
+        assert [turn["content"] for turn in turns[2::2]] == [first, again]
+    assert said["base"] != said["adapter"]
+    capsys.readouterr()
+    talked.talks.begin_anew()
+    assert len(talked.talks.said("base")) == 1
+
+
 def test_ctrl_c_ends_the_answer_and_not_the_conversation(
     speaker: Speaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +236,8 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(
     assert len(shown) < 10
     assert "(stopped)" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
-    assert [message["role"] for message in talked.messages] == ["user", "assistant"]
+    said = talked.talks.said("adapter")
+    assert [message["role"] for message in said] == ["user", "assistant"]
     monkeypatch.undo()
     ids = prompt_ids(speaker, question(QUESTION, None))
     assert speaker.answer(ids, SHORT) == speaker.answer(ids, SHORT, stop=Stop())
@@ -268,7 +289,7 @@ def test_memory_that_is_never_enough_is_told_in_a_line(
     assert (caught.value.phase, caught.value.asked_bytes) == ("answer", 2 * 2**30)
     talked = Chat(speaker, None, SHORT)
     talked.take_turn("a")  # the conversation goes on
-    assert talked.messages == []
+    assert talked.talks.said("adapter") == []
     assert "/reset begins anew" in capsys.readouterr().err
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     monkeypatch.setattr(speaker.model, "generate", mock.Mock(side_effect=error))

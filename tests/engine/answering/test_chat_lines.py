@@ -106,7 +106,28 @@ def test_memory_that_runs_out_is_a_refused_turn(
             "remediation": "add --vram-budget min",
         }
     ]
-    assert chat.messages == []
+    assert chat.talks.said("adapter") == []
+
+
+def test_the_base_never_hears_what_the_adapter_said(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[bool, str]] = []
+
+    def answer(ids: list[int], *given: object, adapted: bool, **named: object) -> str:
+        heard.append((adapted, speaker.tokenizer.decode(ids)))
+        return "AAA" if adapted else "BBB"
+
+    monkeypatch.setattr(speaker, "answer", answer)
+    chat = LineChat(speaker, None, Sampling(**SHORT), lambda line: None)
+    for compare in (False, True, True):
+        chat.take({"say": "x", "compare": compare}, Stop())
+    base = [text for adapted, text in heard if not adapted]
+    adapter = [text for adapted, text in heard if adapted]
+    assert not any("AAA" in text for text in base)
+    assert not any("BBB" in text for text in adapter)
+    assert "BBB" in base[-1]
+    assert adapter[-1].count("AAA") == 2
 
 
 def test_what_cannot_be_loaded_is_a_line_and_an_error(
