@@ -141,7 +141,7 @@ def _open(config: Path | None = None, run: Path | None = None) -> int:
     if config is not None:
         if not config.is_file():
             raise PorosConfigError(f"{config} is no file", remediation="poros init writes one")
-        shared.update(config_path=config.absolute())
+        shared.update(config_to_open=config.absolute())
     if run is not None:
         shared.update(run_folder=run)
     app = PorosApp(shared, first="config" if config else "train" if run else "home")

@@ -28,6 +28,7 @@ class AppState:
         data: File or name, as a config's ``dataset``; empty: not chosen.
         values: Settings of the wizard that differ from the defaults, by key of `PorosConfig`.
         config_path: The YAML file that was saved or loaded last.
+        config_to_open: The file that the command line named, until Config has opened it.
         run_folder: The run that Train and Result show: running, finished or crashed.
         followed: The same run as it goes, brought up to date on each tick; None: no run is shown.
             Set both through the app's `follow`.
@@ -41,6 +42,7 @@ class AppState:
     data: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     config_path: Path | None = None
+    config_to_open: Path | None = None
     run_folder: Path | None = None
     recent_models: list[str] = field(default_factory=list)
     recent_data: list[str] = field(default_factory=list)

@@ -23,6 +23,20 @@ class CardMemory:
     others_bytes: int | None
 
 
+def total_and_used(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes of a card, as nvidia-smi says them.
+
+    Raises:
+        nvml.NVMLError: The driver does not say.
+    """
+    try:
+        # This one leaves out what the driver keeps for itself, as nvidia-smi does.
+        told = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except (nvml.NVMLError, AttributeError, TypeError):
+        told = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(told.total), int(told.used)
+
+
 class Card:
     """A card that is looked at again and again.
 
@@ -52,18 +66,13 @@ class Card:
         """What the driver says now; None: it says nothing."""
         if self._handle is None:
             return None
-        nvml = self._nvml
         try:
-            try:
-                # This one leaves out what the driver keeps for itself, as nvidia-smi does.
-                told = nvml.nvmlDeviceGetMemoryInfo(self._handle, version=nvml.nvmlMemory_v2)
-            except (nvml.NVMLError, AttributeError, TypeError):
-                told = nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        except nvml.NVMLError:
+            total, used = total_and_used(self._nvml, self._handle)
+        except self._nvml.NVMLError:
             return None
-        used, ours = int(told.used), self._ours()
+        ours = self._ours()
         others = None if ours is None else max(used - ours, 0)
-        return CardMemory(used, int(told.total), others)
+        return CardMemory(used, total, others)
 
     def _find(self, uuid: str) -> Any:
         bare = uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from poros.device_facts import total_and_used
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -77,8 +79,7 @@ class _Nvml:
         with contextlib.suppress(Exception):
             import pynvml
 
-            found = pynvml.nvmlDeviceGetMemoryInfo(self.handle)
-            return int(found.total), int(found.used)
+            return total_and_used(pynvml, self.handle)
         return None, None
 
 

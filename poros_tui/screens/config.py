@@ -98,6 +98,7 @@ class ConfigScreen(PorosScreen):
     def on_mount(self) -> None:
         """The first question that no other screen has answered has the keyboard."""
         self.is_built = True
+        self.files.open_named()
         self.show_all()
         first = "model_name_or_path" if not self.wizard.model else "dataset"
         self.rows[EFFORT if self.wizard.model and self.wizard.dataset else first].take_keyboard()

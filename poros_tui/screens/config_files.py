@@ -63,7 +63,14 @@ class ConfigFiles:
         """Ask which file."""
         name = str(self._screen.state.config_path or _DEFAULT_NAME)
         dialog = PathDialog("Open the settings of which file?", name, button="Enter opens")
-        self._screen.app.push_screen(dialog, self._open)
+        self._screen.app.push_screen(dialog, self.open)
+
+    def open_named(self) -> None:
+        """Open what the command line named, once."""
+        path = self._screen.state.config_to_open
+        if path is not None:
+            self._screen.state.update(config_to_open=None)
+            self.open(str(path))
 
     def _settings(self) -> dict[str, Any] | None:
         config = self._screen.checked.config
@@ -109,7 +116,8 @@ class ConfigFiles:
         self._screen.state.update(config_path=path)
         self._screen.notify(f"Saved as {path}", timeout=4, markup=False)
 
-    def _open(self, name: str | None) -> None:
+    def open(self, name: str | None) -> None:
+        """Take a file's settings; None or nothing: the question was left."""
         if not name:
             return
         path = Path(name).expanduser()

@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 _CODE = re.compile(
     rb"\x1b\[([?>=<]?)([\d;:]*)([ -/]*)([@-~])"  # with numbers
     rb"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[P_^][^\x1b]*\x1b\\"  # with a text
-    rb"|\x1b[()][0-9A-Za-z]|\x1b."
+    rb"|\x1b[()][0-9A-Za-z]|\x1b[^][P_^()]"
 )
 
 
@@ -155,6 +155,16 @@ def _last(written: bytearray, mode: bytes) -> bytes:
     return found[-1] if found else b""
 
 
+def _num_unfinished(content: bytes) -> int:
+    """Bytes at the end that begin a character whose rest is still to come."""
+    for num_bytes in range(1, min(4, len(content) + 1)):
+        byte = content[-num_bytes]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return num_bytes if num_bytes < length else 0
+    return 0
+
+
 class _Grid:
     """The cells of a screen: moves, line ends and the clearing of all are what Textual needs."""
 
@@ -173,9 +183,9 @@ class _Grid:
     def feed(self, piece: bytes) -> None:
         """Take what was written; a code that is not whole waits for its end."""
         content = self._rest + piece
-        start = max(content.rfind(b"\x1b"), len(content) - 3)
-        whole = _CODE.match(content, start) is not None or b"\x1b" not in content[start:]
-        cut = len(content) if whole and content[-1:] < b"\x80" else start
+        last = content.rfind(b"\x1b")
+        is_cut = last >= 0 and _CODE.match(content, last) is None
+        cut = last if is_cut else len(content) - _num_unfinished(content)
         self._rest = content[cut:]
         place = 0
         for code in _CODE.finditer(content, 0, cut):

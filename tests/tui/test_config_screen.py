@@ -18,9 +18,10 @@ from poros_tui.screens import config_start
 from poros_tui.screens.config import EFFORT, ConfigScreen
 from poros_tui.screens.config_preview import PathDialog, PreviewDialog
 from poros_tui.screens.config_rows import Row
+from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
 from tests.tui.config_fixtures import DATA, MODEL, known, wizard_app
-from tests.tui.pilot import piloted
+from tests.tui.pilot import app_of, piloted
 from tests.tui.scenes.config import small_card
 
 
@@ -290,3 +291,18 @@ async def test_the_demo_brings_its_own_settings(app: PorosApp, pilot: Any) -> No
     assert screen.checked.config.max_steps == 40
     assert screen.checked.config.output_dir.startswith("poros_demo")
     assert screen.wizard.effort == "the demo's own"
+
+
+def test_the_file_of_the_command_line_is_what_config_shows(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("model_name_or_path: some/model\ndataset: rows.jsonl\nlora_rank: 7\n")
+
+    @config(lambda: app_of(AppState(config_to_open=path)))
+    async def opened(app: PorosApp, pilot: Any) -> None:
+        screen = app.screen
+        assert isinstance(screen, ConfigScreen)
+        assert (screen.wizard.model, screen.wizard.dataset) == ("some/model", "rows.jsonl")
+        assert screen.wizard.form().texts["lora_rank"] == "7"
+        assert (app.state.config_to_open, app.state.config_path) == (None, path)
+
+    opened()
