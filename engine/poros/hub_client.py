@@ -21,7 +21,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from poros._version import __version__
 from poros.errors import PorosError, PorosHubError
-from poros.hub_errors import NO_REPOSITORY, not_the_hubs, refusal, unreachable
+from poros.hub_errors import NO_REPOSITORY, kind_of, not_the_hubs, refusal, unreachable
 from poros.hub_names import HubName, checked_endpoint, token
 from poros.os_errors import refused
 
@@ -92,9 +92,7 @@ class HubClient:
         except PorosError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            cause = getattr(error, "reason", None)
-            named = cause if isinstance(cause, Exception) else error
-            raise unreachable(type(named).__name__, self.model.where) from None
+            raise unreachable(kind_of(error), self.model.where) from None
         try:
             return answer.status, json.loads(answer.body)
         except (ValueError, RecursionError):
@@ -132,10 +130,7 @@ class HubClient:
         except PorosError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # The error's text may hold what was sent: only its kind is told.
-            cause = getattr(error, "reason", None)
-            named = cause if isinstance(cause, Exception) else error
-            raise unreachable(type(named).__name__, self.model.where) from None
+            raise unreachable(kind_of(error), self.model.where) from None
         if answer.status not in (200, 206):
             raise refusal(
                 answer.status,

@@ -16,6 +16,24 @@ OUTAGES = (BUSY, BROKEN, UNREACHABLE)
 _WRITE = f"{LOGIN}, with a token that may write"
 _KEPT = "the adapter lies in the folder"
 
+_NO_NAME = "the Hub can't be reached: its address is not found, as where there is no network"
+_BROKE = "the connection to the Hub broke off"
+_SILENT = "the Hub can't be reached: no answer in time"
+_NO_WAY = {
+    "gaierror": _NO_NAME,
+    "ConnectionRefusedError": "the Hub can't be reached: the connection was refused",
+    "ConnectionResetError": _BROKE,
+    "RemoteDisconnected": _BROKE,
+    "IncompleteRead": _BROKE,
+    "RemoteProtocolError": _BROKE,
+    "TimeoutError": _SILENT,
+    "ConnectTimeout": _SILENT,
+    "ReadTimeout": _SILENT,
+    "SSLCertVerificationError": "the Hub can't be reached: its certificate is not trusted here",
+    "cut short": _BROKE,
+}
+"""By the class of the error."""
+
 GATED, NO_REPOSITORY, NO_REVISION = "GatedRepo", "RepoNotFound", "RevisionNotFound"
 """What the Hub's header ``X-Error-Code`` says."""
 
@@ -75,10 +93,27 @@ def not_the_hubs(kind: str, where: str, endpoint: str) -> PorosHubError:
     )
 
 
+def kind_of(error: BaseException) -> str:
+    """The class of what went wrong at the bottom of an error of the transport, if it is known."""
+    kinds: list[str] = []
+    inner: BaseException | None = error
+    while inner is not None:
+        kinds.append(type(inner).__name__)
+        reason = getattr(inner, "reason", None)
+        inner = reason if isinstance(reason, Exception) else inner.__cause__ or inner.__context__
+    return next((kind for kind in kinds if kind in _NO_WAY), kinds[-1])
+
+
 def unreachable(kind: str, where: str, *, fetching: bool = False) -> PorosHubError:
-    """Nobody answered, or not to the end; `fetching`: a download had begun."""
+    """The error where nobody answered, or not to the end.
+
+    Args:
+        kind: As `kind_of` names it: the text of an error may hold what was sent.
+        where: Of whom was asked.
+        fetching: A download had begun.
+    """
     return PorosHubError(
-        f"the Hub can't be reached, or the connection broke ({kind})",
+        _NO_WAY.get(kind, f"the Hub can't be reached, or the connection broke ({kind})"),
         where=where,
         remediation=BROKEN if fetching else UNREACHABLE,
     )

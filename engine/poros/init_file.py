@@ -103,9 +103,8 @@ def schedule_for(data: str) -> Sized:
         raise PorosDataError(
             "no rows", where=escape_control(data), remediation="give a file with rows in it"
         )
-    per_epoch = -(-num_rows // _SAMPLES)
-    num_epochs = min(-(-_FEWEST_STEPS // per_epoch), _MOST_EPOCHS)
-    num_steps = num_epochs * per_epoch
+    num_epochs = usual_epochs(num_rows)
+    num_steps = num_epochs * -(-num_rows // _SAMPLES)
     if num_steps >= 10 * _USUAL_WARMUP:
         return Sized({}, [])
     warmup = num_steps // 10
@@ -114,6 +113,16 @@ def schedule_for(data: str) -> Sized:
     steps = f"{num_steps} optimizer step{'s' * (num_steps > 1)}"
     settings = {"warmup_steps": warmup} | ({"num_epochs": num_epochs} if num_epochs > 1 else {})
     return Sized(settings, [f"{rows} {often}, are {steps}, {warmup} of them to warm up"])
+
+
+def usual_epochs(num_rows: int, in_step: int = _SAMPLES) -> int:
+    """How often rows are seen: a handful more than once, for some steps that show.
+
+    Args:
+        num_rows: Of the data.
+        in_step: Samples of an optimizer step.
+    """
+    return min(-(-_FEWEST_STEPS // -(-num_rows // in_step)), _MOST_EPOCHS)
 
 
 def check_data(data: str) -> None:

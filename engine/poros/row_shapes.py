@@ -57,6 +57,16 @@ SHAPES = (
 )
 """In this order, since data sets of turns often carry ``text`` or ``prompt`` beside them."""
 
+_OTHER_NAMES = (
+    {"messages": ("conversation", "chat", "dialog", "dialogue", "turns", "history")},
+    {
+        "prompt": ("question", "query", "input", "instruction", "user", "q", "context"),
+        "completion": ("answer", "response", "output", "reply", "assistant", "target", "a"),
+    },
+    {"text": ("content", "body", "sentence", "paragraph", "document", "passage")},
+)
+"""Names that people give to what a shape calls otherwise."""
+
 # Each would change what is trained; leaving one out without a word would not be the user's data.
 _UNSUPPORTED = ("function_call", "weight", "train")
 
@@ -71,11 +81,10 @@ def detect_shape(rows: Sequence[Row]) -> RowShape:
         shape = _shape_of(row)
         if shape is not None:
             return shape
-    known = "; ".join(f"{shape.name} ({', '.join(shape.required)})" for shape in SHAPES)
     raise PorosDataError(
         f"the keys of the rows fit no known shape: {keys_of(rows[0].fields)}",
         where=rows[0].where,
-        remediation=f"rename them to one of: {known}",
+        remediation=_renaming(rows[0].fields),
     )
 
 
@@ -107,6 +116,20 @@ def to_text(row: Row, shape: RowShape) -> str:
     """
     _check_shape(row, shape)
     return text_of(row, "text", row.fields["text"])
+
+
+def _renaming(fields: dict[str, Any]) -> str:
+    """Which keys to rename to what, where their names say what they hold; else all shapes."""
+    for shape_keys in _OTHER_NAMES:
+        found = {
+            key: [name for name in fields if name.lower() in (key, *others)]
+            for key, others in shape_keys.items()
+        }
+        if all(len(names) == 1 for names in found.values()):
+            pairs = [(names[0], key) for key, names in found.items() if names[0] != key]
+            return "rename " + " and ".join(f"{name} to {key}" for name, key in pairs)
+    known = "; ".join(f"{shape.name} ({', '.join(shape.required)})" for shape in SHAPES)
+    return f"rename them to one of: {known}"
 
 
 def _shape_of(row: Row) -> RowShape | None:

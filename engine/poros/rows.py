@@ -28,6 +28,7 @@ EXCERPT_CHARACTERS = 80
 
 _BOM = "\ufeff"
 _BLANK = " \t\r\n"
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,7 @@ def read_csv(path: Path, bad_lines: BadLines) -> Iterator[Row]:
     with path.open("rb") as file, _fields_of_any_length():
         records = _csv_records(file, path)
         header_line, header = next(records, (1, []))
+        _refuse_other_separator(header, path, header_line)
         if len(set(header)) < len(header) or "" in header:
             problem = "the line of column names has an empty or a repeated name"
             raise _bad_line(problem, path, header_line, 1, ",".join(header))
@@ -187,6 +189,19 @@ def read_csv(path: Path, bad_lines: BadLines) -> Iterator[Row]:
             else:
                 problem = f"{len(values)} values under {len(header)} column names"
                 bad_lines.refuse(_bad_line(problem, path, line, 1, ",".join(values)))
+
+
+def _refuse_other_separator(header: list[str], path: Path, line: int) -> None:
+    """Spreadsheets of many countries part columns by semicolons: one long name would be no help."""
+    if len(header) != 1:
+        return
+    for sign, name in _SEPARATORS.items():
+        if sign in header[0]:
+            raise PorosDataError(
+                f"the columns are parted by {name}, not by commas: {_excerpt(header[0])}",
+                where=f"{path}:{line}",
+                remediation="save it as CSV with commas, or write JSON Lines",
+            )
 
 
 def type_name(value: object) -> str:
@@ -251,12 +266,16 @@ def _object(text: str, raw: bytes, path: Path, line: int) -> dict[str, Any]:
 
 
 def _bad_line(problem: str, path: Path, line: int, column: int, text: str) -> PorosDataError:
-    excerpt = escape_control(text[:EXCERPT_CHARACTERS].strip(_BLANK))
+    excerpt = _excerpt(text)
     return PorosDataError(
         f"{problem}; the line begins: {excerpt}" if excerpt else problem,
         where=f"{path}:{line}:{column}",
         remediation="mend the line, or set on_bad_line: skip to leave such lines out",
     )
+
+
+def _excerpt(text: str) -> str:
+    return escape_control(text[:EXCERPT_CHARACTERS].strip(_BLANK))
 
 
 _READERS: dict[str, Callable[[Path, BadLines], Iterator[Row]]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.demo_settings import demo_settings, is_demo_data
-from poros.init_file import Sized, size_for
+from poros.init_file import Sized, size_for, usual_epochs
 from poros.memory_sizes import ModelSizes
 
 CARDS_GB = (4, 6, 8, 10, 12, 16, 24, 32, 48, 80)
@@ -18,22 +18,17 @@ CARDS_GB = (4, 6, 8, 10, 12, 16, 24, 32, 48, 80)
 HERE = "this machine"
 CPU = "CPU only"
 
-EFFORTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "quick look": (
-        "30 steps: shows that all works, learns little",
-        {"max_steps": 30, "lora_rank": 8, "lora_alpha": 16, "learning_rate": 2e-4},
-    ),
-    "usual": (
-        "every example once",
-        {"num_epochs": 1, "learning_rate": 2e-4},
-    ),
-    "thorough": (
-        "every example three times, a larger adapter",
-        {"num_epochs": 3, "lora_rank": 32, "lora_alpha": 64, "learning_rate": 2e-4},
-    ),
+QUICK, USUAL, THOROUGH = "quick look", "usual", "thorough"
+EFFORTS: Mapping[str, Mapping[str, Any]] = {
+    QUICK: {"lora_rank": 8, "lora_alpha": 16, "learning_rate": 2e-4},
+    USUAL: {"learning_rate": 2e-4},
+    THOROUGH: {"lora_rank": 32, "lora_alpha": 64, "learning_rate": 2e-4},
 }
-"""How much is learned, each with a sentence and its settings. The rate is the one that QLoRA's
+"""How much is learned, each with its settings but for the length. The rate is the one that QLoRA's
 authors took for models of up to 13 billion parameters."""
+_QUICK_STEPS = 30
+_THOROUGH = 3
+"""Times as long as the usual."""
 _WARMUP_PART = 10
 _USUAL_WARMUP = 100
 
@@ -90,7 +85,8 @@ def preset(
     if dataset is not None:
         settings["dataset"] = dataset
     sized = _sized(sizes, _bytes_of(card, card_bytes))
-    settings |= {**sized.settings, **EFFORTS[effort][1]}
+    settings |= {**sized.settings, **EFFORTS[effort]}
+    settings |= _length(effort, settings, num_rows)
     if card == CPU and card_bytes:
         settings["device"] = "cpu"
     warmup = _warmup(settings, num_rows)
@@ -117,14 +113,40 @@ def _bytes_of(card: str, own: int | None) -> int | None:
     return own if card == HERE else int(card.partition(" ")[0]) * 2**30
 
 
+def effort_told(effort: str, settings: Mapping[str, Any]) -> str:
+    """What an effort means, in a few words.
+
+    Args:
+        effort: One of `EFFORTS`.
+        settings: Of its preset.
+    """
+    if effort == QUICK:
+        return f"{settings['max_steps']} steps: shows that all works, learns little"
+    times = settings.get("num_epochs", 1)
+    often = {1: "once", 2: "twice"}.get(times, f"{times} times")
+    return f"every example {often}" + ", a larger adapter" * (effort == THOROUGH)
+
+
+def _length(effort: str, settings: Mapping[str, Any], num_rows: int | None) -> dict[str, Any]:
+    """How long an effort is: a quick look is never longer than the usual."""
+    in_step = _in_step(settings)
+    if effort == QUICK:
+        once = -(-num_rows // in_step) if num_rows else _QUICK_STEPS
+        return {"max_steps": min(_QUICK_STEPS, once)}
+    usual = usual_epochs(num_rows, in_step) if num_rows else 1
+    return {"num_epochs": usual * (_THOROUGH if effort == THOROUGH else 1)}
+
+
+def _in_step(settings: Mapping[str, Any]) -> int:
+    batch = settings.get("per_device_batch_size", 1)
+    return int(batch * settings.get("gradient_accumulation_steps", 8))
+
+
 def _warmup(settings: Mapping[str, Any], num_rows: int | None) -> dict[str, Any]:
     """A tenth of a short run; the default of a hundred steps would be all of it."""
-    in_step = settings.get("per_device_batch_size", 1) * settings.get(
-        "gradient_accumulation_steps", 8
-    )
     steps = settings.get("max_steps")
     if steps is None and num_rows is not None:
-        steps = settings.get("num_epochs", 1) * -(-num_rows // in_step)
+        steps = settings.get("num_epochs", 1) * -(-num_rows // _in_step(settings))
     if steps is None or steps >= _WARMUP_PART * _USUAL_WARMUP:
         return {}
     return {"warmup_steps": steps // _WARMUP_PART}

@@ -9,14 +9,16 @@ from typing import Any
 
 from poros.check_memory import TextHeaders
 from poros.config_errors import unknown_key
-from poros.demo_settings import demo_settings, is_demo_data
+from poros.demo_settings import NUM_STEPS, demo_settings, is_demo_data
 from poros_tui.screens.config_cost import Computer, sizes_of
 from poros_tui.screens.config_form import Checked, Form, Problem, fields, shown
 from poros_tui.screens.config_presets import (
     EFFORTS,
     HERE,
+    USUAL,
     Preset,
     card_choices,
+    effort_told,
     free_folder,
     preset,
 )
@@ -62,7 +64,7 @@ class Wizard:
         self.model, self.dataset = model, dataset
         self.output_dir = ""
         self._suggested = ""
-        self.card, self.effort = HERE, "usual"
+        self.card, self.effort = HERE, USUAL
         self.own: dict[str, str] = {}
         self.known = Known()
         self._given: Mapping[str, Any] | None = None
@@ -87,7 +89,9 @@ class Wizard:
         """What the chosen effort means."""
         if self.effort == AS_GIVEN:
             return self._origin
-        return EFFORTS[self.effort][0] if self.effort in EFFORTS else "40 steps on built-in data"
+        if self.effort == DEMO:
+            return f"{NUM_STEPS} steps on built-in data"
+        return effort_told(self.effort, self.preset().settings)
 
     def choose(self, *, model: str | None = None, dataset: str | None = None) -> None:
         """Take what another screen chose; the folder's name follows the data's."""
@@ -97,12 +101,12 @@ class Wizard:
             was_demo = is_demo_data(self.dataset)
             if was_demo and dataset != self.dataset and self._given is not None:
                 self._given, self.own = None, {}  # the demo's samples suit no other data
-                self.card, self.effort = HERE, "usual"
+                self.card, self.effort = HERE, USUAL
             self.dataset = dataset
             if is_demo_data(dataset) and self._given is None:
                 self.effort = DEMO
             elif was_demo and self.effort == DEMO:
-                self.effort = "usual"
+                self.effort = USUAL
         if self.output_dir == self._suggested:
             self.output_dir = self._suggested = free_folder(self._folder_name())
 
@@ -163,7 +167,7 @@ class Wizard:
                 self.model,
                 self.dataset or None,
                 self.output_dir,
-                effort=self.effort if self.effort in EFFORTS else "usual",
+                effort=self.effort if self.effort in EFFORTS else USUAL,
                 card=HERE if self.card == AS_GIVEN else self.card,
                 card_bytes=min(computer.total_bytes, computer.free_bytes) or None,
                 sizes=sizes_of(text, 16) if text else None,

@@ -29,12 +29,16 @@ class Found:
         name: Of the file or folder.
         is_choice: It can be chosen; a folder that can't is gone into.
         note: Its size, or what it is.
+        is_doubtful: It can be chosen, but is hardly what is looked for.
     """
 
     name: str
     is_choice: bool
     note: str
+    is_doubtful: bool = False
 
+
+_LOOKED_AT_BYTES = 1024
 
 Lister = Callable[[Path], Sequence[Found]]
 
@@ -131,6 +135,8 @@ class PathDialog(Dialog[str]):
 
 def _entry(one: Found) -> Entry:
     signs = glyphs.chosen()
+    if one.is_doubtful:
+        return Entry(one.name, one.name, note=one.note, glyph=signs.warn, colour="warning")
     if one.is_choice:
         return Entry(one.name, one.name, note=one.note, glyph=signs.ok, colour="success")
     return Entry(one.name, one.name, note=one.note, glyph=signs.forward)
@@ -163,8 +169,22 @@ def list_data(folder: Path) -> list[Found]:
         if _is(path.is_dir):
             folders.append(Found(path.name, False, ""))
         elif path.suffix.lower() in (".jsonl", ".ndjson", ".json", ".csv", ".parquet"):
-            files.append(Found(path.name, True, _size(path)))
-    return files + folders
+            doubt = _doubt(path)
+            files.append(Found(path.name, True, doubt or _size(path), bool(doubt)))
+    return sorted(files, key=lambda one: one.is_doubtful) + folders
+
+
+def _doubt(path: Path) -> str:
+    """Why a file hardly has rows, seen from its beginning; empty: it may well have some."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_LOOKED_AT_BYTES)
+    except OSError as error:
+        return error.strerror or "can't be read"
+    if not head.strip():
+        return "empty"
+    is_text = path.suffix.lower() != ".parquet"
+    return "no text" if is_text and b"\0" in head else ""
 
 
 def _is(asked: Callable[[], bool]) -> bool:

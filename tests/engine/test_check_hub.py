@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import urllib.error
 
 import pytest
 
@@ -12,6 +14,7 @@ from poros.check import check_model
 from poros.cli_check import record_of
 from poros.errors import PorosError, PorosHubError, PorosModelError
 from poros.hub_client import HubClient
+from poros.hub_errors import kind_of, unreachable
 from poros.hub_names import HubName, parse_model
 from tests.engine.command_line import poros_here
 from tests.engine.header_models import qwen_tensors, write_headers
@@ -132,7 +135,7 @@ def test_of_weights_only_their_beginning_is_read(hub, monkeypatch):
         ("gated", ["gated", "accept"]),
         ("404", ["no such model on the Hub, or it is private"]),
         ("503", ["HTTP 503", "try again later"]),
-        ("cut", ["connection broke (IncompleteRead)"]),
+        ("cut", ["the connection to the Hub broke off"]),
         ("html", ["the answer is not the Hub's"]),
         ("json", ["the answer is not the Hub's"]),
     ],
@@ -199,7 +202,14 @@ def test_nobody_listening_is_one_line(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     code, line = refused()
     assert code == 5
-    assert "can't be reached, or the connection broke (ConnectionRefusedError)" in line
+    assert "the Hub can't be reached: the connection was refused, model" in line
+
+
+def test_a_broken_way_to_the_hub_is_told_in_words_not_by_a_class():
+    no_name = urllib.error.URLError(socket.gaierror(-3, "Temporary failure in name resolution"))
+    assert "its address is not found" in unreachable(kind_of(no_name), "model m").message
+    assert "no answer in time" in unreachable(kind_of(TimeoutError()), "model m").message
+    assert kind_of(ValueError("with a secret")) == "ValueError"
 
 
 @pytest.mark.parametrize(

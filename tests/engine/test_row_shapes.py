@@ -60,8 +60,8 @@ def test_plain_text_is_named_and_read():
 
 
 def test_unknown_keys_are_refused_with_the_known_shapes():
-    with pytest.raises(PorosDataError, match="question, answer") as caught:
-        detect_shape(rows({"question": "Q", "answer": "A"}))
+    with pytest.raises(PorosDataError, match="ask, answer") as caught:
+        detect_shape(rows({"ask": "Q", "answer": "A"}))
     assert caught.value.where == "data.jsonl:10"
     assert "alpaca (instruction, output)" in caught.value.remediation
 
@@ -205,3 +205,20 @@ BAD_TURNS = [
 def test_what_a_turn_cannot_carry_is_refused(fields, problem):
     with pytest.raises(PorosDataError, match=problem):
         read_turn(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "way_out"),
+    [
+        ({"Question": "Q", "answer": "A", "id": 1}, "rename Question to prompt and answer to comp"),
+        ({"prompt": "Q", "response": "A"}, "rename response to completion"),
+        ({"dialogue": []}, "rename dialogue to messages"),
+        ({"body": "T"}, "rename body to text"),
+        ({"question": "Q", "query": "Q", "answer": "A"}, "rename them to one of: messages"),
+        ({"x": 1}, "rename them to one of: messages"),
+    ],
+)
+def test_keys_of_no_shape_are_told_which_to_rename(fields, way_out):
+    with pytest.raises(PorosDataError, match="fit no known shape") as caught:
+        detect_shape(rows(fields))
+    assert caught.value.remediation.startswith(way_out)

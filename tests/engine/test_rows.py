@@ -145,6 +145,15 @@ def test_csv_values_stay_text_and_rows_have_the_line_where_they_begin(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("sign", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_csv_that_is_parted_by_other_signs_is_told_so(tmp_path, sign, name):
+    path = write(tmp_path, "data.csv", f"prompt{sign}completion\nWho?{sign}I\n".encode())
+    with pytest.raises(PorosDataError, match=f"parted by {name}, not by commas") as caught:
+        read_rows(path)
+    assert caught.value.where == f"{path}:1"
+    assert "with commas" in caught.value.remediation
+
+
 @pytest.mark.parametrize(
     ("content", "position", "problem"),
     [

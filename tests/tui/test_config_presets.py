@@ -17,6 +17,7 @@ from poros_tui.screens.config_presets import (
     EFFORTS,
     HERE,
     card_choices,
+    effort_told,
     free_folder,
     preset,
 )
@@ -51,8 +52,22 @@ def test_a_larger_card_gets_no_smaller_work(sizes: ModelSizes) -> None:
 
 def test_a_short_run_warms_up_shortly() -> None:
     assert preset("m", "d", "o", num_rows=160).settings["warmup_steps"] == 2
+    assert preset("m", "d", "o", num_rows=40).settings["num_epochs"] == 4
     assert preset("m", "d", "o", effort="quick look").settings["warmup_steps"] == 3
     assert "warmup_steps" not in preset("m", "d", "o", num_rows=100_000).settings
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 40, 90, 240, 5000])
+def test_a_more_thorough_run_is_never_shorter_however_few_the_rows(num_rows: int) -> None:
+    steps = []
+    for effort in EFFORTS:
+        made = preset("m", "d", "o", effort=effort, num_rows=num_rows).settings
+        epochs = made.get("num_epochs", 1) * -(-num_rows // 8)
+        steps.append(made.get("max_steps", epochs))
+        assert str(made.get("max_steps", "example")) in effort_told(effort, made)
+    assert steps == sorted(steps)
+    assert steps[0] <= 30
+    assert steps[1] >= min(20, 10 * -(-num_rows // 8))
 
 
 def test_without_a_card_it_is_the_cpu() -> None:

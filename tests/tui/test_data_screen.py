@@ -90,7 +90,7 @@ async def test_without_torch_rows_are_there_with_the_line_that_installs_it(app, 
 async def test_rows_of_no_shape_are_shown_and_not_taken(app, pilot):
     await at(app, pilot, "data")
     assert "These keys fit no known shape" in text(app, "#data-verdict .said")
-    assert "prompt_completion" in text(app, "#data-verdict .way-out")
+    assert "rename question to prompt" in text(app, "#data-verdict .way-out")
     assert "A keeper." in text(app, "#data-text")
     await pilot.press("enter")
     assert app.current_mode == "data"

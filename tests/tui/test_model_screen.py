@@ -175,6 +175,20 @@ def test_the_dialog_finds_models_and_data_and_takes_a_typed_path(tmp_path):
     assert chosen == [model, model, "", str(tmp_path / "rows.jsonl")]
 
 
+def test_files_that_hardly_have_rows_are_marked_and_come_last(tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    (tmp_path / "b.csv").write_bytes(b"PK\x03\x04\0\0")
+    (tmp_path / "c.jsonl").write_text('{"text": "T"}\n')
+    (tmp_path / "d.parquet").write_bytes(b"PAR1\0")
+    told = [(one.name, one.note, one.is_doubtful) for one in list_data(tmp_path)]
+    assert told == [
+        ("c.jsonl", "14 bytes", False),
+        ("d.parquet", "5 bytes", False),
+        ("a.jsonl", "empty", True),
+        ("b.csv", "no text", True),
+    ]
+
+
 def test_what_is_short_of_room_is_told():
     small = Machine(ram_free_bytes=4 * 10**9, disk_free_bytes=10**9)
     told = {fact.label: fact for fact in facts(scenes.report(), small)}

@@ -33,6 +33,7 @@ from poros.hub_errors import (
     NO_REPOSITORY,
     NO_REVISION,
     OUTAGES,
+    kind_of,
     not_the_hubs,
     refusal,
     refuse_pickles,
@@ -230,7 +231,7 @@ def _broken(error: Exception, where: str, *, fetching: bool) -> PorosError:
     storage = atomic.storage_error(error, Path(constants.HF_HUB_CACHE) / "x")
     if storage is not None:
         return storage
-    return unreachable(type(error).__name__, where, fetching=fetching)
+    return unreachable(kind_of(error), where, fetching=fetching)
 
 
 class _Nowhere:

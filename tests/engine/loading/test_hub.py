@@ -115,7 +115,7 @@ def test_an_outage_falls_back_on_the_copy_fetched_before_with_a_warning(
         ("404", ["no such model on the Hub, or it is private"]),
         ("revision", ["no revision 'v9'"]),
         ("503", ["HTTP 503", "try again later"]),
-        ("cut", ["connection broke", "or give the folder of a copy"]),
+        ("cut", ["the connection to the Hub broke off", "or give the folder of a copy"]),
         ("html", ["the answer is not the Hub's", "HF_ENDPOINT"]),
         ("json", ["the answer is not the Hub's", "HF_ENDPOINT"]),
     ],
@@ -180,7 +180,7 @@ def test_a_file_that_arrives_damaged_is_told_and_fetched_anew(stub: Stub, tmp_pa
 def test_nobody_listening_is_one_line(stub: Stub, tmp_path: Path) -> None:
     outcome = resolve(stub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
     assert outcome.code == 5
-    assert "can't be reached" in outcome.stderr.splitlines()[-1]
+    assert "can't be reached: the connection was refused" in outcome.stderr.splitlines()[-1]
 
 
 def test_offline_without_a_copy_is_one_line(stub: Stub, tmp_path: Path) -> None:
