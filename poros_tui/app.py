@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
@@ -26,6 +26,9 @@ from poros_tui.widgets.header import Summary, summary_of
 from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.mode_bar import ModeBar
 from poros_tui.widgets.steady import Palette
+
+if TYPE_CHECKING:
+    from poros_tui.screens.config_draft import Draft
 
 TICK_S = 0.25
 CATCH_UP_S = 0.05
@@ -108,6 +111,7 @@ class PorosApp(App[int]):
         self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
         self.last_words = ""
         self._is_ending = False
+        self._draft: Draft | None = None
         self.crash: Exception | None = None
 
     def on_mount(self) -> None:
@@ -193,6 +197,15 @@ class PorosApp(App[int]):
             facts.append(f"disk {words.gigabytes(machine.disk_free_bytes)} free")
         facts.append(words.clock(self.clock()))
         return summary_of(self.state.followed, tuple(facts))
+
+    @property
+    def draft(self) -> Draft:
+        """The config that is being put together; made when a screen asks for it first."""
+        if self._draft is None:
+            from poros_tui.screens.config_draft import Draft
+
+            self._draft = Draft()
+        return self._draft
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Variables that Textual's own themes lack."""

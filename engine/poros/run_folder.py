@@ -125,7 +125,7 @@ def open_run_folder(
         PorosOutputError: Locked, unwritable, or the folder of another run.
     """
     try:
-        _refuse_bad_place(path)
+        refuse_bad_place(path)
         folder = RunFolder(path, secrets.token_hex(8), identity=identity, is_new=not path.exists())
         path.mkdir(exist_ok=True)
         folder.was_empty = not any(path.iterdir())
@@ -157,12 +157,10 @@ def look_at_place(path: Path, *, identity: Mapping[str, Any], resume: bool = Tru
     Raises:
         PorosOutputError: Locked, unwritable, or the folder of another run.
     """
-    _refuse_bad_place(path)
+    refuse_bad_place(path)
     record = _refuse_other_run(path, identity, resume=resume)
     if is_held(path):
         raise _locked(path, read_holder(path))
-    if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
-        raise _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     if not path.exists():
         return "a new folder"
     if not record or not _has_results(path):
@@ -245,8 +243,12 @@ def _holding_pid(path: Path) -> int | None:
     return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
 
-def _refuse_bad_place(path: Path) -> None:
-    """Before anything is written: no parent, a file, or a folder of something else."""
+def refuse_bad_place(path: Path) -> None:
+    """What can be told before a start, whatever the run: where no run's folder can be.
+
+    Raises:
+        PorosOutputError: No parent, a file, a folder of something else, or not to be written.
+    """
     if not path.parent.is_dir():
         raise PorosOutputError(
             "the output folder's parent is missing",
@@ -257,6 +259,8 @@ def _refuse_bad_place(path: Path) -> None:
         raise _taken(path, "the output folder's name belongs to a file")
     if path.is_dir() and read_run(path) is None and (foreign := _foreign_names(path)):
         raise _taken(path, f"the folder has files that are no run's ({', '.join(foreign)})")
+    if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
+        raise _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def _refuse_other_run(path: Path, identity: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,8 +16,8 @@ from poros_tui import glyphs
 from poros_tui.screens import config_told
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.config_cost import Cost, cost, effect
+from poros_tui.screens.config_draft import Draft
 from poros_tui.screens.config_effects import Effects
-from poros_tui.screens.config_facts import Lookups
 from poros_tui.screens.config_files import ConfigFiles
 from poros_tui.screens.config_form import Checked, Form, fields, groups
 from poros_tui.screens.config_presets import CPU, HERE
@@ -25,7 +25,6 @@ from poros_tui.screens.config_rows import FormScroll, Row, setting_row
 from poros_tui.screens.config_start import Starter
 from poros_tui.screens.config_wizard import Wizard
 from poros_tui.state import AppState
-from poros_tui.widgets.confirm import Answer, ConfirmDialog
 from poros_tui.widgets.panel import Panel
 
 EFFORT, CARD = "?effort", "?card"
@@ -59,22 +58,31 @@ class ConfigScreen(PorosScreen):
     def __init__(self) -> None:
         """Nothing is looked up yet."""
         super().__init__()
-        self.wizard = Wizard()
         self.checked = Checked(None)
         self.found = Cost()
         self.files = ConfigFiles(self)
         self.starter = Starter(self)
-        self.lookups = Lookups()
         self._effects = Effects()
         self._key = ""
-        self._wrote: dict[str, Any] | None = None
-        self._is_back = False
+        self._version = 0
+        self._unchecked = ""
         self.rows: dict[str, Row] = {}
         self.sections: dict[str, Collapsible] = {}
 
+    @property
+    def draft(self) -> Draft:
+        """What the app's screens put together."""
+        return self.shell.draft
+
+    @property
+    def wizard(self) -> Wizard:
+        """Its answers."""
+        return self.draft.wizard
+
     def body(self) -> ComposeResult:
         """The form, what is told beside it, and the way on."""
-        self._take_over(self.state)
+        self.draft.take_over(self.state)
+        self._version = self.draft.version
         self.rows = {row.key: row for row in self._questions()}
         with Horizontal(id="config"):
             with FormScroll(id="form"):
@@ -103,20 +111,14 @@ class ConfigScreen(PorosScreen):
         first = "model_name_or_path" if not self.wizard.model else "dataset"
         self.rows[EFFORT if self.wizard.model and self.wizard.dataset else first].take_keyboard()
 
-    def on_screen_resume(self) -> None:
-        """What another screen chose goes before what was typed here earlier."""
-        self._is_back = True
-
     def on_tick(self, state: AppState) -> None:
         """What other screens chose, what was looked up, what the machine has left."""
-        self._take_over(state)
-        self._is_back = False
-        known = self.lookups.known_of(
-            self.wizard.model, self.wizard.dataset, state.machine, self._key
-        )
-        if known is not None:
-            self.wizard.known = known
-        if known is not None or self._effects.take_news():
+        draft = self.draft
+        draft.take_over(state)
+        has_news = draft.look_up(state.machine, typed=self._key)
+        if self._version != draft.version:
+            self.loaded()
+        elif has_news or self._effects.take_news() or self._unchecked != draft.unchecked:
             self.show_all()
 
     def show_all(self) -> None:
@@ -131,11 +133,9 @@ class ConfigScreen(PorosScreen):
             self._show_row(row, form)
         self._show_groups()
         self._show_side()
-        self._leave_values()
-
-    def why_not(self) -> str:
-        """What was found wrong with model or data; empty: nothing."""
-        return self.lookups.why_not(self.wizard.model, self.wizard.dataset)
+        self._unchecked = self.draft.unchecked
+        if self.checked.config is not None:
+            self.draft.leave(self.state, self.checked.config)
 
     def on_row_entered(self, event: Row.Entered) -> None:
         """An answer or a setting changed."""
@@ -225,21 +225,16 @@ class ConfigScreen(PorosScreen):
 
     def action_start(self) -> None:
         """Start, or say why not; what is only doubtful is asked."""
+        self.draft.look_up(self.state.machine)  # at once, whatever has the keyboard
         self.show_all()
         told = self._verdict()
         if told.kind == "ok":
             self.starter.start()
-        elif told.kind == "warn":
-            answers = [
-                Answer("", "Back", "change something first", key="b"),
-                Answer("start", "Start all the same", "estimates can be wrong; it says so if it "
-                       "does not fit", key="s", loses=True),
-            ]  # fmt: skip
-            detail = " ".join(filter(None, (self.found.refusal, self.found.way_out)))
-            question = f"{told.told[0].upper()}{told.told[1:]}. Start all the same?"
-            self.app.push_screen(ConfirmDialog(question, answers, detail), self._answered)
+        elif told.kind in ("warn", "busy"):
+            self.app.push_screen(config_told.doubt(told, self.found), self._answered)
         else:
             self.notify(told.told, title="It can't start yet", severity="error", markup=False)
+            self.draft.check_again()
             self.call_later(self.go_to_problem)
 
     def loaded(self) -> None:
@@ -248,7 +243,7 @@ class ConfigScreen(PorosScreen):
         for row in self.rows.values():
             if row.key in fields():
                 row.put(form.text(row.key))
-        self.lookups.look_again()
+        self._version = self.draft.version
         if self.is_built:
             self.show_all()
 
@@ -280,40 +275,6 @@ class ConfigScreen(PorosScreen):
         if rows:
             await section.query_one(Collapsible.Contents).mount_all(rows.values())
 
-    def _take_over(self, state: AppState) -> None:
-        """What was chosen on other screens since: all of it, before anything is shown."""
-        model = state.model if state.model and not self._is_typed("model") else self.wizard.model
-        data = state.data if state.data and not self._is_typed("data") else self.wizard.dataset
-        given = bool(state.values) and state.values != self._wrote and not self._is_ours(state)
-        if given:
-            self.wizard.give(state.values, "as it was given")
-            self._wrote = dict(state.values)
-        if given or (model, data) != (self.wizard.model, self.wizard.dataset):
-            self.wizard.choose(
-                model=None if model == self.wizard.model else model,
-                dataset=None if data == self.wizard.dataset else data,
-            )
-            self.loaded()
-
-    def _is_ours(self, state: AppState) -> bool:
-        return self._wrote is not None and state.values == self._wrote
-
-    def _is_typed(self, what: str) -> bool:
-        typed = {"model": "model_name_or_path", "data": "dataset"}[what]
-        return not self._is_back and self._key == typed
-
-    def _leave_values(self) -> None:
-        """For the other screens, and for the next session."""
-        if self.checked.config is None:
-            return
-        config, settings = self.checked.config, {}
-        for key, each in fields().items():
-            if getattr(config, key) != each.default:
-                settings[key] = getattr(config, key)
-        self._wrote = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
-        model, data = config.model_name_or_path, config.dataset or ""
-        self.state.update(values=dict(self._wrote), model=model, data=data)
-
     def _cost(self, config: PorosConfig) -> Cost:
         known = self.wizard.known
         return cost(config, known.model, known.computer, known.num_rows)
@@ -321,7 +282,11 @@ class ConfigScreen(PorosScreen):
     def _verdict(self) -> config_told.Verdict:
         known = self.wizard.known
         return config_told.verdict(
-            self.found, self.checked.problems, known.computer, self.why_not()
+            self.found,
+            self.checked.problems,
+            known.computer,
+            self.draft.why_not,
+            self.draft.unchecked,
         )
 
     def _show_row(self, row: Row, form: Form) -> None:
@@ -335,7 +300,7 @@ class ConfigScreen(PorosScreen):
         elif key in ("model_name_or_path", "dataset"):
             is_data = key == "dataset"
             text = wizard.dataset if is_data else wizard.model
-            told, is_bad = self.lookups.told(text, is_data=is_data)
+            told, is_bad = self.draft.lookups.told(text, is_data=is_data)
             row.show(text, note=told, is_wrong=wrong or is_bad)
         elif key == "output_dir":
             row.show(wizard.output_dir, note=self._folder_note(), is_wrong=wrong)

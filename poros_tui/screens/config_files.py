@@ -127,7 +127,7 @@ class ConfigFiles:
         except PorosConfigError as error:
             screen.notify(str(error), title="Not opened", severity="error", markup=False)
             return
-        for problem in screen.wizard.give(values, f"from {path.name}"):
+        for problem in screen.draft.give(values, f"from {path.name}"):
             told = f"{problem.message}: {problem.way_out}"
             screen.notify(told, title="Left out", severity="warning", markup=False)
         screen.state.update(config_path=path)

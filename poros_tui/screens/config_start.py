@@ -57,7 +57,6 @@ def written_beside(settings: dict[str, Any]) -> Path:
     from poros.run_folder import free_name
 
     folder = Path(settings["output_dir"]).expanduser()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.with_name(folder.name + ".yaml")
     text = yaml_of(settings, path)
     if path.exists() and path.read_text("utf-8", "replace") != text:

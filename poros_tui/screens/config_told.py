@@ -10,6 +10,7 @@ from textual.content import Content
 from poros_tui import glyphs, words
 from poros_tui.screens.config_cost import Computer, Cost
 from poros_tui.screens.config_form import FieldForm, Form, Problem, fields
+from poros_tui.widgets.confirm import Answer, ConfirmDialog
 
 _BAR = 10
 _ANY_TEXT = "non-empty text"
@@ -17,7 +18,12 @@ _ANY_TEXT = "non-empty text"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether it can start: ``ok``, ``warn`` or ``error``, and why in a sentence."""
+    """Whether it can start, and why in a sentence.
+
+    Attributes:
+        kind: ``ok``, ``warn``, ``error``, or ``busy`` while that is looked at.
+        told: In a sentence without a full stop.
+    """
 
     kind: str
     told: str
@@ -25,11 +31,14 @@ class Verdict:
     def content(self) -> Content:
         """With its sign and colour."""
         sign = getattr(glyphs.chosen(), self.kind)
-        colour = {"ok": "$success", "warn": "$warning", "error": "$error"}[self.kind]
+        colour = {"ok": "$success", "warn": "$warning", "error": "$error",
+                  "busy": "$accent"}[self.kind]  # fmt: skip
         return Content.assemble((f"{sign} ", f"bold {colour}"), (self.told, colour))
 
 
-def verdict(found: Cost, problems: Sequence[Problem], computer: Computer, why_not: str) -> Verdict:
+def verdict(
+    found: Cost, problems: Sequence[Problem], computer: Computer, why_not: str, unchecked: str = ""
+) -> Verdict:
     """The state of what is entered.
 
     Args:
@@ -37,23 +46,47 @@ def verdict(found: Cost, problems: Sequence[Problem], computer: Computer, why_no
         problems: What is wrong.
         computer: Where it would run.
         why_not: What was found wrong with model or data; empty: nothing.
+        unchecked: ``model`` or ``data`` while it is looked at; empty: nothing is.
     """
     if problems:
         count = len(problems)
         return Verdict("error", f"{count} thing{'s' * (count > 1)} to mend before it can start")
     if why_not:
         return Verdict("error", why_not)
-    if found.refusal:
-        return Verdict("warn", "this is not expected to fit on the card")
-    if found.host_bytes and computer.host_bytes and found.host_bytes > computer.host_bytes:
-        return Verdict("warn", "this may need more memory than is free")
-    if found.disk_bytes and computer.disk_bytes and found.disk_bytes > computer.disk_bytes:
-        return Verdict("warn", "the disk has too little room for the checkpoints")
+    if unchecked:
+        return Verdict("busy", f"not checked yet: the {unchecked} is being looked at")
+    if doubtful := _doubtful(found, computer):
+        return Verdict("warn", doubtful)
     if found.device_bytes is not None:
         return Verdict("ok", "ready, and it fits")
     if found.host_bytes is not None and not computer.card:
         return Verdict("ok", "ready; without a card it trains on the CPU, slowly")
     return Verdict("ok", "ready")
+
+
+def _doubtful(found: Cost, computer: Computer) -> str:
+    if found.refusal:
+        return "this is not expected to fit on the card"
+    if found.host_bytes and computer.host_bytes and found.host_bytes > computer.host_bytes:
+        return "this may need more memory than is free"
+    if found.disk_bytes and computer.disk_bytes and found.disk_bytes > computer.disk_bytes:
+        return "the disk has too little room for the checkpoints"
+    return ""
+
+
+def doubt(told: Verdict, found: Cost) -> ConfirmDialog:
+    """Asks whether to start though it is not sure to go well."""
+    is_checked = told.kind != "busy"
+    why = "estimates can be wrong; it says so if it does not fit"
+    answers = [
+        Answer("", "Back", "change something first" if is_checked else "wait for the check",
+               key="b"),
+        Answer("start", "Start all the same", why if is_checked else "if something is wrong, the"
+               " run ends before its first step and says so", key="s", loses=True),
+    ]  # fmt: skip
+    detail = " ".join(filter(None, (found.refusal, found.way_out))) if is_checked else ""
+    question = f"{told.told[0].upper()}{told.told[1:]}. Start all the same?"
+    return ConfirmDialog(question, answers, detail)
 
 
 def cost_lines(found: Cost, computer: Computer) -> Content:
@@ -122,7 +155,9 @@ def problem_lines(problems: Sequence[Problem], key: str) -> Content:
             )
             press = f"   {key}" if is_first else ""
             is_first = False
-            parts = (f"  {signs.arrow} set {change}", "$secondary"), (press, "bold $accent")
+            other = f"{problem.way_out} " if problem.keys == ("output_dir",) else ""
+            told = f"  {signs.arrow} {other}set {change}"
+            parts = (told, "$secondary"), (press, "bold $accent")
             lines.append(Content.assemble(*parts))
         elif problem.way_out:
             lines.append(Content.styled(f"  {signs.arrow} {problem.way_out}", "$secondary"))

@@ -10,6 +10,8 @@ from typing import Any
 from poros.check_memory import TextHeaders
 from poros.config_errors import unknown_key
 from poros.demo_settings import NUM_STEPS, demo_settings, is_demo_data
+from poros.errors import PorosOutputError
+from poros.run_folder import refuse_bad_place
 from poros_tui.screens.config_cost import Computer, sizes_of
 from poros_tui.screens.config_form import Checked, Form, Problem, fields, shown
 from poros_tui.screens.config_presets import (
@@ -63,7 +65,7 @@ class Wizard:
         """Begin with what the screens before have chosen."""
         self.model, self.dataset = model, dataset
         self.output_dir = ""
-        self._suggested = ""
+        self._is_own_place = False
         self.card, self.effort = HERE, USUAL
         self.own: dict[str, str] = {}
         self.known = Known()
@@ -94,9 +96,11 @@ class Wizard:
         return effort_told(self.effort, self.preset().settings)
 
     def choose(self, *, model: str | None = None, dataset: str | None = None) -> None:
-        """Take what another screen chose; the folder's name follows the data's."""
-        if model is not None:
+        """Take what another screen chose; the folder follows, unless it was typed."""
+        is_other = dataset is not None and dataset != self.dataset
+        if model is not None and model != self.model:
             self.model = model
+            is_other = is_other or _has_run(self.output_dir)
         if dataset is not None:
             was_demo = is_demo_data(self.dataset)
             if was_demo and dataset != self.dataset and self._given is not None:
@@ -107,8 +111,19 @@ class Wizard:
                 self.effort = DEMO
             elif was_demo and self.effort == DEMO:
                 self.effort = USUAL
-        if self.output_dir == self._suggested:
-            self.output_dir = self._suggested = free_folder(self._folder_name())
+        if not self._is_own_place and (is_other or not self.output_dir):
+            self.suggest_place()
+
+    def suggest_place(self) -> None:
+        """A folder for the run that is not there yet, by the data's name."""
+        self.output_dir = free_folder(str(Path(self.output_dir).parent / self._folder_name()))
+        self._is_own_place = False
+
+    @property
+    def is_place_used(self) -> bool:
+        """The folder was not typed, and a run has ended well in it meanwhile."""
+        folder = Path(self.output_dir).expanduser()
+        return not self._is_own_place and (folder / "adapter").is_dir()
 
     def give(self, settings: Mapping[str, Any], origin: str) -> list[Problem]:
         """Begin with settings of a file or a run; returns what of them is no setting.
@@ -123,6 +138,7 @@ class Wizard:
         self.model = str(settings.get("model_name_or_path", self.model))
         self.dataset = str(settings.get("dataset") or self.dataset)
         self.output_dir = str(settings.get("output_dir", self.output_dir))
+        self._is_own_place = False
         unknown = [key for key in settings if key not in fields()]
         errors = [unknown_key(key, fields(), where=origin) for key in unknown]
         return [Problem((), error.message, error.remediation) for error in errors]
@@ -135,7 +151,7 @@ class Wizard:
             elif key == "dataset":
                 self.choose(dataset=text)
             else:
-                self.output_dir = text
+                self.output_dir, self._is_own_place = text, True
             return
         if text == self._preset_text(key):
             self.own.pop(key, None)
@@ -145,7 +161,7 @@ class Wizard:
     def reset(self, key: str) -> None:
         """Go back to the preset's value."""
         if key == "output_dir":
-            self.output_dir = self._suggested = free_folder(self._folder_name())
+            self.suggest_place()
         else:
             self.own.pop(key, None)
 
@@ -199,6 +215,8 @@ class Wizard:
             keys = ("model_name_or_path",)
             problems = [problem for problem in problems if problem.keys != keys]
             problems.insert(0, Problem(keys, "No model is chosen", "press 3 for Model"))
+        if self.output_dir and (place := _place_problem(self.output_dir)):
+            problems.append(place)
         return Checked(None if problems else checked.config, tuple(problems))
 
     def _over_given(self, made: Preset) -> Preset:
@@ -223,3 +241,22 @@ class Wizard:
             return "poros_demo"
         stem = Path(self.dataset.partition(":")[0]).stem if self.dataset else "poros"
         return f"{stem}-run"
+
+
+def _has_run(folder: str) -> bool:
+    return bool(folder) and (Path(folder).expanduser() / "run.json").is_file()
+
+
+def _place_problem(folder: str) -> Problem | None:
+    """What a start would say of the run's folder."""
+    path = Path(folder).expanduser()
+    try:
+        refuse_bad_place(path)
+    except PorosOutputError as error:
+        has_parent = path.parent.is_dir()
+        place = free_folder(folder if has_parent else path.name)
+        way_out = f"{error.remediation}, or" if not has_parent else ""
+        return Problem(
+            ("output_dir",), f"Where to: {error.message}", way_out, {"output_dir": place}
+        )
+    return None

@@ -143,11 +143,14 @@ class RunsScreen(PorosScreen):
     def action_clone(self) -> None:
         """Its settings, for a run of another name."""
         chosen = self._chosen
-        config = chosen.run.path / "config.yaml" if chosen else None
-        if config is None or not config.is_file():
-            self.notify("Its config is gone.", severity="warning")
+        if chosen is None:
             return
-        self.state.update(config_path=config)
+        try:
+            self.shell.draft.begin_from(chosen.run.path, f"as {chosen.name} was")
+        except PorosError as error:
+            self.notify(str(error), title="Its config can't be taken", severity="warning",
+                        markup=False)  # fmt: skip
+            return
         self.shell.go("config")
 
     def action_report(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from poros.errors import PorosError
 from poros_tui.engine import commands
 from poros_tui.engine.way_out import WayOut
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
@@ -90,9 +91,16 @@ class Orders:
             return
         followed = self.screen.followed
         assert followed is not None
+        try:
+            self.screen.shell.draft.begin_from(
+                followed.folder, f"as {followed.folder.name} was", way_out.settings
+            )
+        except PorosError as error:
+            self.screen.notify(str(error), severity="error", markup=False)
+            return
         self.screen.shell.go("config")
         self.screen.notify(
-            f"It changes the result, so it is another run: set {way_out.words} and start.",
+            f"It changes the result, so it is another run: {way_out.words} is set; f5 starts it.",
             timeout=10,
             markup=False,
         )

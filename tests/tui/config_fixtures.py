@@ -41,9 +41,9 @@ async def known(app: PorosApp, pilot: Pilot[Any]) -> ConfigScreen:
     """What a look-up would bring."""
     screen = app.screen
     assert isinstance(screen, ConfigScreen)
-    screen.lookups.models.put(MODEL, ModelFacts(headers(), "7.6 billion weights, here"))
-    screen.lookups.data.put(DATA, DataFacts(1204, "1,204 rows"))
-    screen.lookups.rates.put(MACHINE.card, RATES)
+    app.draft.lookups.models.put(MODEL, ModelFacts(headers(), "7.6 billion weights, here"))
+    app.draft.lookups.data.put(DATA, DataFacts(1204, "1,204 rows"))
+    app.draft.lookups.rates.put(MACHINE.card, RATES)
     await app.tick()
     await pilot.pause()
     return screen

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine, MachineWatch
 from poros_tui.engine.run_list import RunList
+from poros_tui.screens.config_facts import DataFacts, Lookup, ModelFacts
 from poros_tui.settings import Settings
 from poros_tui.state import AppState
 from tests.tui.recorded import no_answer
@@ -41,6 +42,20 @@ class StandingWatch(MachineWatch):
         """None to end."""
 
 
+class StandingLookup(Lookup[Any]):
+    """Says the same of all that was not put there; no thread, no network, no file."""
+
+    def __init__(self, answer: Any) -> None:
+        """``answer`` to every question."""
+        super().__init__(lambda _: answer)
+
+    def ask(self, question: str) -> Any:
+        """At once."""
+        if question and question not in self.answers:
+            self._run(question)
+        return self.answers.get(question)
+
+
 def app_of(
     state: AppState | None = None,
     settings: Settings | None = None,
@@ -61,6 +76,9 @@ def app_of(
         keep=False,
     )
     app.make_task = make_task
+    lookups = app.draft.lookups
+    lookups.models, lookups.data = StandingLookup(ModelFacts()), StandingLookup(DataFacts())
+    lookups.rates = StandingLookup(None)
     return app
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from textual.pilot import Pilot
@@ -14,14 +15,17 @@ from poros.demo_settings import train_path
 from poros_tui import run_control
 from poros_tui.app import PorosApp
 from poros_tui.engine.process import Engine
+from poros_tui.engine.way_out import WayOut
 from poros_tui.screens import config_start
 from poros_tui.screens.config import EFFORT, ConfigScreen
+from poros_tui.screens.config_facts import ModelFacts
 from poros_tui.screens.config_preview import PathDialog, PreviewDialog
 from poros_tui.screens.config_rows import Row
+from poros_tui.screens.train_orders import Orders
 from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
 from tests.tui.config_fixtures import DATA, MODEL, known, wizard_app
-from tests.tui.pilot import app_of, piloted
+from tests.tui.pilot import StandingLookup, app_of, piloted
 from tests.tui.scenes.config import small_card
 
 
@@ -179,6 +183,53 @@ async def test_what_does_not_fit_is_asked_before_it_starts(app: PorosApp, pilot:
     assert "max_seq_length" not in screen.wizard.own
 
 
+class Unanswered(StandingLookup):
+    """Nothing is ever found out."""
+
+    def ask(self, question: str) -> None:
+        """Not yet."""
+
+
+@config()
+async def test_a_model_that_is_not_checked_yet_is_not_ready(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    assert "ready" in said(screen, "verdict")
+    app.draft.lookups.models = Unanswered(None)
+    row_of(screen, "model_name_or_path").take_keyboard()
+    await pilot.press("x")
+    await pilot.press("f5")
+    assert isinstance(app.screen, ConfirmDialog)
+    assert "the model is being looked at. Start all the same?" in app.screen._question
+    await pilot.press("b")
+    assert "not checked yet: the model" in said(screen, "verdict")
+    app.draft.lookups.models.put(f"{MODEL}x", ModelFacts(told="no such model", is_wrong=True))
+    await app.tick()
+    assert said(screen, "verdict").endswith("the model: no such model")
+    await pilot.press("f5")
+    assert app.current_mode == "config"
+    assert "no such model" in [note.message for note in app._notifications][-1]
+
+
+def test_the_change_that_mends_a_run_stands_in_the_form(tmp_path: Path) -> None:
+    told = f"model_name_or_path: {MODEL}\ndataset: {DATA}\nlearning_rate: 0.01\n"
+    (tmp_path / "config.yaml").write_text(told)
+
+    @config()
+    async def run(app: PorosApp, pilot: Any) -> None:
+        screen = await known(app, pilot)
+        train = SimpleNamespace(
+            followed=SimpleNamespace(folder=tmp_path), shell=app, notify=app.notify
+        )
+        change = WayOut(("learning_rate=0.001",), goes_on=False)
+        Orders(cast(Any, train)).apply(change)
+        await app.tick()
+        assert screen.checked.config is not None
+        assert screen.checked.config.learning_rate == 0.001
+        assert row_of(screen, "output_dir").text == f"{tmp_path}-2"
+
+    run()
+
+
 @config()
 async def test_the_preview_has_file_command_and_changes(app: PorosApp, pilot: Any) -> None:
     screen = await known(app, pilot)
@@ -269,7 +320,12 @@ def test_a_start_that_fails_is_told_and_nothing_is_written_over(
     assert config_start.written_beside(settings) == Path("run-2.yaml")
     assert (tmp_path / "run.yaml").read_text() == "mine: 1\n"
 
-    @config(lambda: wizard_app(values={"output_dir": str(tmp_path / "run.yaml" / "x")}))
+    def refuse(path: Path, **options: object) -> Engine:
+        raise OSError(28, "No space left on device", "there")
+
+    monkeypatch.setattr(run_control, "start_run", refuse)
+
+    @config(lambda: wizard_app(values={"output_dir": "run"}))
     async def run(app: PorosApp, pilot: Any) -> None:
         await known(app, pilot)
         await pilot.press("f5")
@@ -278,7 +334,8 @@ def test_a_start_that_fails_is_told_and_nothing_is_written_over(
             await app.tick()
             if app._notifications:
                 break
-        assert any("could not be started" in str(n.title) for n in app._notifications)
+        told = next(n for n in app._notifications if "could not be started" in str(n.title))
+        assert told.message == "No space left on device: there"
         assert app.current_mode == "config"
 
     run()

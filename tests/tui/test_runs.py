@@ -134,7 +134,8 @@ def test_a_run_is_deleted_cloned_and_reported(remembered):
         await pilot.press("k")
         await pilot.pause()
         assert app.current_mode == "config"
-        assert app.state.config_path == remembered / "config.yaml"
+        assert app.draft.wizard.effort_note == f"as {remembered.name} was"
+        assert app.draft.wizard.output_dir == f"{remembered}-2"
         await at(app, pilot, "runs")
         asked = []
         app.push_screen = lambda screen, then=None: asked.append(screen)
