@@ -127,36 +127,49 @@ def _room_bytes(vram_gb: float) -> int:
 def plan_rows(sizes: ModelSizes, wanted: Wanted) -> list[tuple[str, str]]:
     """Lines for people: the least that it takes, and the plan for the room that was named."""
     least = planned(sizes, Wanted(None, wanted.seq_len, wanted.batch, wanted.rank))
-    shape = f"{wanted.batch} x {wanted.seq_len} tokens"
-    rows = [("least memory", f"{_told(least)} for {shape}")]
+    rows = [("least memory", f"{_told(least)} for {_samples(wanted)}")]
     if wanted.vram_gb is not None:
-        try:
+        short = misfit(sizes, wanted)
+        if short is None:
             found = planned(sizes, wanted)
             told = f"{_where(found.plan, sizes)}; {_told(found)}"
-        except PorosOOMError as error:
-            told = f"does not fit: {_shortfall(error, sizes, wanted)}"
+        else:
+            told = f"does not fit: {short.message}; {short.remediation}"
         rows.append((f"in {wanted.vram_gb:g} GB", told))
     return rows
 
 
-def trains_row(sizes: ModelSizes, wanted: Wanted) -> tuple[str, str]:
+def trains_row(wanted: Wanted, short: PorosOOMError | None) -> tuple[str, str]:
     """The last line for people: whether such a run can be, on the card that was named."""
+    if short is None:
+        return ("trains", "yes")
+    return ("trains", f"not in {wanted.vram_gb:g} GB with these samples")
+
+
+def misfit(sizes: ModelSizes, wanted: Wanted) -> PorosOOMError | None:
+    """Why it does not fit the card that was named, and what would; None: it does, or none was."""
     try:
         planned(sizes, wanted)
-    except PorosOOMError:
+    except PorosOOMError as error:
         assert wanted.vram_gb is not None
-        return ("trains", f"not in {wanted.vram_gb:g} GB with these samples")
-    return ("trains", "yes")
+        needed = between(device_level_bytes(error.asked_bytes), DEVICE_BAND)
+        num_rows = rows_that_fit(_room_bytes(wanted.vram_gb), sizes, wanted.step)
+        fits = "no sample fits: take a smaller model, or a larger card"
+        if num_rows:
+            fits = f"{num_rows} tokens a micro-batch would fit"
+        return PorosOOMError(
+            f"{_samples(wanted)} take {needed} of the card",
+            where=f"--vram {wanted.vram_gb:g}",
+            remediation=fits,
+            phase="plan",
+            asked_bytes=error.asked_bytes,
+            cap_bytes=error.cap_bytes,
+        )
+    return None
 
 
-def _shortfall(error: PorosOOMError, sizes: ModelSizes, wanted: Wanted) -> str:
-    """How much of a card it takes, and what would fit this one."""
-    assert wanted.vram_gb is not None
-    needed = between(device_level_bytes(error.asked_bytes), DEVICE_BAND)
-    room_bytes, tokens = _room_bytes(wanted.vram_gb), f"{wanted.batch} x {wanted.seq_len} tokens"
-    num_rows = rows_that_fit(room_bytes, sizes, wanted.step)
-    fits = f"{num_rows} tokens a micro-batch would fit" if num_rows else "no sample fits"
-    return f"{tokens} take {needed} of the card; {fits}"
+def _samples(wanted: Wanted) -> str:
+    return f"{wanted.batch} x {wanted.seq_len} tokens"
 
 
 def plan_record(sizes: ModelSizes, wanted: Wanted) -> dict[str, Any]:

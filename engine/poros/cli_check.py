@@ -15,6 +15,7 @@ from poros.errors import escape_control
 if TYPE_CHECKING:
     from poros.check import Report
     from poros.check_memory import Wanted
+    from poros.errors import PorosOOMError
     from poros.memory_planner import Rates
     from poros.memory_sizes import ModelSizes
 
@@ -60,6 +61,8 @@ def check(
 ) -> int:
     """Print a model's report; the exit code is 0 if it can be trained, else the first reason's.
 
+    A card that was named and is too small is such a reason.
+
     Args:
         model: Folder or name.
         as_json: For scripts.
@@ -72,10 +75,11 @@ def check(
         PorosError: There is no report.
     """
     from poros.check import check_model
-    from poros.check_memory import Wanted
+    from poros.check_memory import Wanted, misfit
 
     wanted = Wanted(**options)
     report = check_model(model, rank=wanted.rank)
+    short = misfit(report.memory, wanted) if report.memory is not None else None
     rates, rates_of = _rates(link_gb_s, tflops)
     if as_json:
         record = record_of(report, wanted, rates, rates_of)
@@ -83,12 +87,13 @@ def check(
             record["table"] = _table_record(report, wanted, rates)
         click.echo(json.dumps(record, ensure_ascii=False))
     else:
-        for name, value in _lines(report, wanted, rates, rates_of):
+        for name, value in _lines(report, wanted, rates, rates_of, short):
             click.echo(f"{name:>14}  {escape_control(value)}")
         if table and report.memory is not None:
             _print_table(report.memory, wanted, rates)
     # Told, not raised: with --json the report on stdout has it already.
-    return tell(report.refusals[0]) if report.refusals else 0
+    reasons = [*report.refusals, *([short] if short is not None else [])]
+    return tell(reasons[0]) if reasons else 0
 
 
 def _table_record(report: Report, wanted: Wanted, rates: Rates) -> dict[str, object] | None:
@@ -122,7 +127,9 @@ def _rates(link_gb_s: float | None, tflops: float | None) -> tuple[Rates, str]:
     return merged(given, measured), f"one rate as given, one {what}" if is_partly else what
 
 
-def _lines(report: Report, wanted: Wanted, rates: Rates, rates_of: str) -> list[tuple[str, str]]:
+def _lines(
+    report: Report, wanted: Wanted, rates: Rates, rates_of: str, short: PorosOOMError | None
+) -> list[tuple[str, str]]:
     from poros.check_memory import plan_rows, trains_row
     from poros.check_needs import need_rows, needs
 
@@ -165,7 +172,7 @@ def _lines(report: Report, wanted: Wanted, rates: Rates, rates_of: str) -> list[
     lines += [("refused", f"{error}") for error in report.refusals]
     if report.refusals:
         return lines
-    return [*lines, trains_row(report.memory, wanted) if report.memory else ("trains", "yes")]
+    return [*lines, trains_row(wanted, short)]
 
 
 def _hub_lines(report: Report) -> list[tuple[str, str]]:

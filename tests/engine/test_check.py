@@ -82,12 +82,16 @@ def test_what_a_plan_needs_is_told_from_headers(folder):
     assert record["peak_bytes"] < record["device_bytes"] <= 3.5e9
     assert 0 < len(record["resident"]) < record["num_blocks"] == 28
     long = ("--vram", "3.5", "--seq-len", "16384", "--json")
-    record = json.loads(poros_here("check", str(folder), *long).stdout)["plan"]
-    assert not record["fits"]
-    assert "tokens a micro-batch would fit" in record["remediation"]
-    told = poros_here("check", str(folder), *long[:-1]).stdout
-    assert "does not fit: 1 x 16384 tokens take 9.73 to 11.3 GB of the card; 2950 tokens" in told
-    assert told.rstrip().endswith("trains  not in 3.5 GB with these samples")
+    ended = poros_here("check", str(folder), *long)
+    record = json.loads(ended.stdout)
+    assert (ended.returncode, record["trains"], record["plan"]["fits"]) == (10, True, False)
+    assert "tokens a micro-batch would fit" in record["plan"]["remediation"]
+    ended = poros_here("check", str(folder), *long[:-1])
+    told = "1 x 16384 tokens take 9.73 to 11.3 GB of the card"
+    assert f"does not fit: {told}; 2950 tokens" in ended.stdout
+    assert ended.stdout.rstrip().endswith("trains  not in 3.5 GB with these samples")
+    line = f"poros: error[E-device-memory]: {told}, --vram 3.5 -> 2950 tokens a micro-batch would"
+    assert ended.stderr == f"{line} fit\n"
 
 
 def test_a_proved_family_is_certified_with_the_artifacts_behind_it(folder):

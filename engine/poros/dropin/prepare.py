@@ -19,6 +19,7 @@ from poros.dropin.checkpointing import TakenOff
 from poros.dropin.frozen_watch import FrozenWatch
 from poros.dropin.habits import habits_of
 from poros.dropin.held_settings import hold_determinism
+from poros.dropin.open_graphs import refuse_open_graphs
 from poros.dropin.refusals import (
     not_compiled,
     refuse_adapters,
@@ -259,6 +260,7 @@ def _stream(
         layers_per_block=size,
         manages=settings["managed_parameter_filter"] or _all,
     )
+    refuse_open_graphs(groups)
     _keep_from_repacking(anatomy.layers, undo)
     checkpointing = TakenOff(anatomy.base, layers)
     undo.callback(checkpointing.put_back)

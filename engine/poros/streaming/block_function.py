@@ -18,11 +18,17 @@ in a resident model.
 A recompute is the forward only while nothing that it reads has changed. Writes into a layer's
 inputs or adapters, adapters switched on or off, and a second derivative raise an error here, since
 they would otherwise give other gradients without a word.
+
+[Note: a graph doesn't keep the model]
+Autograd's queue keeps operations of a backward that failed until the next one, and a hook of a
+user's may keep a layer's results in the layer itself. So a graph knows its layer weakly: a model
+that nobody else holds goes, with all its bytes on the host.
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +42,7 @@ from poros.streaming.ambient import Ambient, RandomState, random_state_restored
 from poros.streaming.boundaries import Boundary, boundary_of
 from poros.streaming.call_parts import Call, Drop, Frame, Parts
 from poros.streaming.graph_check import refuse_foreign_leaves
+from poros.streaming.live_checks import NO_MORE
 from poros.streaming.live_visit import LiveVisit
 from poros.streaming.refusals import refuse_inputs, refuse_lost_results, refuse_writes
 from poros.streaming.streamed_layer import StreamedLayer
@@ -49,7 +56,7 @@ class Visit:
     """One call of a layer: all that the recompute needs beside the tensors themselves.
 
     Attributes:
-        streamed: The layer.
+        layer: The layer, as long as it is streamed.
         call: Its arguments without their tensors.
         requires_grad: Which of the call's tensors take gradients; the first is the hidden states.
         adapters: What was trained inside the layer.
@@ -59,7 +66,7 @@ class Visit:
         output_spec: What the layer gave and its changes to mappings, without tensors.
     """
 
-    streamed: StreamedLayer
+    layer: weakref.ref[StreamedLayer]
     call: Call
     requires_grad: list[bool]
     adapters: Adapters
@@ -67,6 +74,18 @@ class Visit:
     random: RandomState | None = None
     live: LiveVisit | None = None
     output_spec: Frame | None = None
+
+    @property
+    def streamed(self) -> StreamedLayer:
+        """The layer.
+
+        Raises:
+            RuntimeError: It was given back, or the model is gone.
+        """
+        streamed = self.layer()
+        if streamed is None:
+            raise RuntimeError(NO_MORE)
+        return streamed
 
     def run(self, leaves: Sequence[Tensor]) -> list[Tensor]:
         """Call the layer on detached `leaves` in grad mode; its results, with their graph."""
@@ -269,7 +288,7 @@ def _begin(
     """Take a call down; what its function takes beside the call's tensors."""
     adapters = _trainable(streamed.layer)
     visit = Visit(
-        streamed=streamed,
+        layer=weakref.ref(streamed),
         call=call,
         requires_grad=[tensor.requires_grad for tensor in tensors],
         adapters=adapters,

@@ -28,6 +28,7 @@ from poros.streaming.adapter_uses import AdapterUses
 from poros.streaming.graph_walk import CAST, leaf_of, nodes_under
 from poros.streaming.shared_casts import SharedCasts
 
+NO_MORE = "the layers were streamed in the forward, and are no more"
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -52,7 +53,7 @@ class Turn:
         self._holder = threading.get_ident()
         if self.closed:
             self._leave()
-            raise RuntimeError("the layers were streamed in the forward, and are no more")
+            raise RuntimeError(NO_MORE)
         return self
 
     def __exit__(

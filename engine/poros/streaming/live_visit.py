@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
@@ -36,7 +37,7 @@ class LiveVisit:
         hidden: Tensor,
     ) -> None:
         """Take down what the layer reads beside tensors."""
-        self._streamed, self._checks, self._adapters = streamed, checks, adapters
+        self._checks, self._adapters = checks, adapters
         modules = list(streamed.layer.modules())
         self._habits = checks.habits(modules)
         self._places = [adapter.data_ptr() for adapter in adapters]
@@ -48,10 +49,16 @@ class LiveVisit:
         self.casts = [cast for cast in standing if cast is not None]
         self._has_cast = [cast is not None for cast in standing]
         # Held by the graph, which may outlive the model: by its name alone.
-        self._name = streamed.name
+        self._name, self._layer = streamed.name, weakref.ref(streamed)
         self._reader = (
             SoleReader(hidden, partial(_read_outside, self._name)) if checks.exact else None
         )
+
+    @property
+    def _streamed(self) -> StreamedLayer:
+        streamed = self._layer()
+        assert streamed is not None, "who calls has it bound"
+        return streamed
 
     def forward_done(self, results: Sequence[Tensor]) -> None:
         """Look at the forward's results, whose graph is dropped."""

@@ -1,6 +1,8 @@
 """A loop of a user's own: the resident bytes or a refusal, never other numbers."""
 
+import gc
 import re
+import weakref
 
 import peft
 import pytest
@@ -146,3 +148,47 @@ def test_given_back_between_forward_and_backward_it_is_refused(folder):
     with pytest.raises(RuntimeError, match="were streamed in the forward, and are no more"):
         loss.backward()
     assert after(model, loss_of(model)).keys() == trained(model).keys()
+
+
+@pytest.mark.parametrize("precision", ["nf4", "bf16"])
+def test_prepared_between_forward_and_backward_it_is_refused(folder, precision):
+    expected = attacked(live_model(folder, precision=precision), lambda m: after(m, loss_of(m)))
+    model = live_model(folder, precision=precision)
+
+    def prepared_between(model):
+        loss = loss_of(model)
+        with pytest.raises(PorosModelError, match="still waits for its backward"):
+            poros.prepare(model)
+        grads = after(model, loss)
+        poros.patch_hf_model(model)  # a loss whose backward is done keeps nobody waiting
+        return grads
+
+    assert differing(attacked(model, prepared_between), expected) == []
+
+
+def test_a_forward_that_nobody_holds_is_not_waited_for(folder):
+    model = live_model(folder)
+    lost = [loss_of(model)]
+    lost.append(lost)
+    del lost
+    assert poros.patch_hf_model(model) is model
+
+
+@pytest.mark.parametrize("name", ["an inner tensor in the loss", "a layer's result in the loss"])
+def test_a_refused_backward_does_not_keep_the_model(folder, name):
+    model = poros.patch_hf_model(live_model(folder, precision="bf16"))
+    gone = weakref.ref(model.get_base_model())
+    with pytest.raises(PorosModelError):
+        attacked(model, REFUSED[name][0])
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_loss_does_not_keep_the_model(folder):
+    model = poros.patch_hf_model(live_model(folder, precision="bf16"))
+    loss = loss_of(model)
+    del model
+    gc.collect()
+    with pytest.raises(RuntimeError, match="were streamed in the forward, and are no more"):
+        loss.backward()
