@@ -72,7 +72,7 @@ def other():
 def config(tmp_path):
     folder = tmp_path / "model"
     write_model(
-        folder, hidden_size=2048, intermediate_size=5504, num_hidden_layers=12, vocab_size=64_000,
+        folder, hidden_size=2048, intermediate_size=5504, num_hidden_layers=8, vocab_size=64_000,
         num_attention_heads=16, num_key_value_heads=16, head_dim=128, max_position_embeddings=2048,
     )  # fmt: skip
     tiny_tokenizer().save_pretrained(folder)

@@ -50,7 +50,8 @@ class Terminal:
         self.resize(*size)
         self.attributes = termios.tcgetattr(theirs)
         self._theirs = theirs
-        paths = os.pathsep.join([str(ROOT / "engine"), str(ROOT)])
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths = os.pathsep.join([str(ROOT / "engine"), str(ROOT), *filter(None, given)])
         surroundings = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
         surroundings |= {
             "TERM": "xterm-256color",
