@@ -2,9 +2,6 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,6 @@ import pytest
 from poros.cli import cli
 from poros.cli_guard import Guard
 from poros.leaderboard import grouped, local_rows, rows_of, shipped_rows
-from tests.engine.processor_time import processor_s
 from tests.engine.test_runs import make
 
 ROOT = Path(__file__).parents[2]
@@ -163,26 +159,6 @@ def test_own_and_shipped_rows_as_json(tmp_path, capsys):
     assert all("7b" in row["model"] for row in rows)
     assert poros("leaderboard", "--model", "none such") == 0
     assert capsys.readouterr().out == "Nothing to compare.\n"
-
-
-@pytest.mark.parametrize("words", [["leaderboard"], ["report", "nowhere"]])
-def test_it_starts_soon_and_without_anything_heavy(tmp_path, words):
-    probe = (
-        "import sys; from poros.cli import cli; from poros.cli_guard import Guard\n"
-        f"Guard().run(cli, {words!r}, name='poros')\n"
-        "heavy = {'torch', 'transformers', 'pydantic', 'textual'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    environ = os.environ | {"PYTHONPATH": str(ROOT / "engine"), "XDG_STATE_HOME": str(tmp_path)}
-    durations_s = []
-    for _ in range(2):
-        started_s = processor_s()
-        done = subprocess.run(
-            [sys.executable, "-c", probe], capture_output=True, text=True, check=True, env=environ
-        )
-        durations_s.append(processor_s() - started_s)
-        assert done.stderr.splitlines()[-1] == "[]"
-    assert min(durations_s) < 0.5
 
 
 def test_a_run_s_own_folder_is_a_row_that_is_compared_with_nothing(tmp_path, capsys):
