@@ -17,9 +17,9 @@ def gigabytes(num_bytes: float) -> str:
 
 
 def of_gigabytes(part_bytes: float, whole_bytes: float) -> str:
-    """``1.9 of 12.0 GB``."""
-    digits = 1 if whole_bytes < 1e11 else 0
-    return f"{part_bytes / 1e9:.{digits}f} of {whole_bytes / 1e9:.{digits}f} GB"
+    """``1.9 of 12.0 GB``; each with the digits that its own size leaves of use."""
+    part, whole = gigabytes(part_bytes) if part_bytes else "0", gigabytes(whole_bytes)
+    return f"{part.removesuffix(' ' + whole.split()[-1])} of {whole}"
 
 
 def duration(seconds: float) -> str:

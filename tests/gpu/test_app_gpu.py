@@ -11,6 +11,7 @@ import pytest
 
 from poros.event_log import read_events
 from poros.events import Heartbeat, RunFinished, StepFinished
+from poros_tui.words import gigabytes
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
 from tests.engine.loading.tiny_models import write_model
 from tests.engine.training.tiny_run import tiny_settings
@@ -35,7 +36,7 @@ SHOWN = {
     "peak": r"peak(?: \w+)* ([\d.]+)",
 }
 CARD = "--id=" + os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-NUM_STEPS = 400
+NUM_STEPS = 120
 
 
 def asked(what, query):
@@ -120,7 +121,7 @@ def watched(config, home):
 
 
 def in_gb(num_bytes):
-    return f"{num_bytes / 1e9:.1f}"
+    return gigabytes(num_bytes).removesuffix(" GB")
 
 
 def test_the_memory_shown_is_the_drivers_and_the_allocators(config, other, tmp_path):

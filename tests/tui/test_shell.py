@@ -205,6 +205,11 @@ def test_state_is_kept_and_a_damaged_file_is_as_good_as_none(tmp_path):
 
 
 def test_numbers_are_told_as_people_read_them():
+    assert [words.of_gigabytes(n, 151e9) for n in (0, 38e6, 5.12e9)] == [
+        "0 of 151 GB",
+        "38 MB of 151 GB",
+        "5.1 of 151 GB",
+    ]
     assert [words.gigabytes(n) for n in (900, 42_000, 38e6, 1.9e9, 2.12e11)] == [
         "900 bytes", "42 kB", "38 MB", "1.9 GB", "212 GB",
     ]  # fmt: skip
