@@ -50,6 +50,9 @@ def data(data: str, model: str | None, *, as_json: bool, **options: Any) -> int:
     DATA is a file, a data set's name on the Hub, or synthetic[:n]. Of the model only tokenizer and
     config are fetched. Without a model a file's rows are shown as they stand; that needs no torch.
     """
+    from poros.rows import refuse_missing
+
+    refuse_missing(data)  # now, not after seconds of imports
     if model is None:
         from poros.data_raw import raw_rows
 

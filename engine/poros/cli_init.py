@@ -23,11 +23,12 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
         PorosOutputError: The file is there already.
     """
     from poros import init_file
+    from poros.rows import refuse_missing
 
     is_stdout = str(path) == "-"
     if not is_stdout:
         _refuse_taken(path, force=force)
-    init_file.check_data(data)
+    refuse_missing(data)
     schedule = init_file.schedule_for(data)
     sizes, note = init_file.model_sizes(model)
     sized = init_file.size_for(sizes, _card_bytes())

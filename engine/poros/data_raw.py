@@ -11,7 +11,7 @@ from typing import Any
 
 from poros.errors import PorosConfigError, PorosDataError, PorosError
 from poros.row_shapes import RowShape, detect_shape, to_messages, to_text
-from poros.rows import BadLines, OnBadLine, Row, iterate_rows, type_name
+from poros.rows import BadLines, OnBadLine, Row, iterate_rows, looks_like_path, type_name
 
 MOST_ROWS = 20_000
 """Rows that are looked at."""
@@ -65,17 +65,13 @@ def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
 
 
 def _refuse_others(data: str, path: Path) -> None:
-    if path.suffix.lower() == ".parquet" or not (path.exists() or _looks_like_a_file(data)):
+    if path.suffix.lower() == ".parquet" or not (path.exists() or looks_like_path(data)):
         what = "Parquet files" if path.suffix.lower() == ".parquet" else "data sets of the Hub"
         raise PorosConfigError(
             f"{what} are read by the train extra",
             where=f"data {data}",
             remediation=f"{_INSTALL}, and name a model: --model",
         )
-
-
-def _looks_like_a_file(data: str) -> bool:
-    return data.startswith(("/", ".", "~")) or Path(data).suffix in (".jsonl", ".json", ".csv")
 
 
 def _shape(rows: Sequence[Row]) -> tuple[RowShape | None, str]:

@@ -103,13 +103,12 @@ def _model(config: PorosConfig, *, probes: bool) -> dict[str, Any]:
 
 def _raw_data(config: PorosConfig) -> dict[str, Any]:
     """Rows of a local file; a data set's name and `synthetic` are not looked up."""
-    from poros.init_file import check_data
-    from poros.rows import read_rows
+    from poros.rows import read_rows, refuse_missing
 
     assert config.dataset is not None
-    check_data(config.dataset)
+    refuse_missing(config.dataset)
     if config.eval_dataset:
-        check_data(config.eval_dataset)
+        refuse_missing(config.eval_dataset)
     path, num_rows = Path(config.dataset).expanduser(), None
     if path.is_file() and path.suffix.lower() != ".parquet":
         num_rows = len(read_rows(path, config.on_bad_line))

@@ -25,7 +25,6 @@ _USUAL_WARMUP = 100
 """The default of warmup_steps."""
 _FEWEST_STEPS, _MOST_EPOCHS = 20, 10
 """A handful of rows is seen more than once: a step or two would change nothing that shows."""
-_FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -123,21 +122,6 @@ def usual_epochs(num_rows: int, in_step: int = _SAMPLES) -> int:
         in_step: Samples of an optimizer step.
     """
     return min(-(-_FEWEST_STEPS // -(-num_rows // in_step)), _MOST_EPOCHS)
-
-
-def check_data(data: str) -> None:
-    """Refuse the path of a file that is not there; a name for `datasets` is not looked up.
-
-    Raises:
-        PorosDataError: It is missing.
-    """
-    path = Path(data).expanduser()
-    if path.suffix.lower() in _FILE_SUFFIXES and not path.is_file():
-        raise PorosDataError(
-            "no such file",
-            where=escape_control(data),
-            remediation="give a file, or a data set's name",
-        )
 
 
 def render(settings: Mapping[str, Any], head: Sequence[str]) -> str:

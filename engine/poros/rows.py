@@ -7,6 +7,7 @@ or, where the user asked for it, left out and listed.
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ EXCERPT_CHARACTERS = 80
 
 _BOM = "\ufeff"
 _BLANK = " \t\r\n"
+_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?", re.ASCII)
+_FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".zst")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -132,6 +135,24 @@ def check_is_file(path: Path) -> None:
         )
     if not path.exists():
         raise PorosDataError("no such data file", where=str(path), remediation="check the path")
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name of data that is not there was meant for a file, not for the Hub."""
+    if name.startswith(("/", ".", "~")) or name.lower().endswith(_FILE_SUFFIXES):
+        return True
+    return _HUB_NAME.fullmatch(name) is None
+
+
+def refuse_missing(name: str) -> None:
+    """Refuse the path of a file that is not there; nothing is read, and no name is looked up.
+
+    Raises:
+        PorosDataError: Nothing is there, or a folder.
+    """
+    path = Path(name).expanduser()
+    if path.exists() or looks_like_path(name):
+        check_is_file(path)
 
 
 def read_json_lines(path: Path, bad_lines: BadLines) -> Iterator[Row]:

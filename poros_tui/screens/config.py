@@ -301,6 +301,8 @@ class ConfigScreen(PorosScreen):
             is_data = key == "dataset"
             text = wizard.dataset if is_data else wizard.model
             told, is_bad = self.draft.lookups.told(text, is_data=is_data)
+            if is_data and told and not is_bad:
+                told = ", ".join(filter(None, (told, self._cut())))
             row.show(text, note=told, is_wrong=wrong or is_bad)
         elif key == "output_dir":
             row.show(wizard.output_dir, note=self._folder_note(), is_wrong=wrong)
@@ -342,7 +344,7 @@ class ConfigScreen(PorosScreen):
         computer, each = self.wizard.known.computer, fields().get(self._key)
         narrow = self.has_class("-narrow")
         tell = config_told.cost_line if narrow else config_told.cost_lines
-        self.query_one("#cost", Static).update(tell(self.found, computer))
+        self.query_one("#cost", Static).update(tell(self.found, computer, self._cut()))
         told = self.focused_told() if each is None else ""
         now = ""
         if each is not None and self.checked.config is not None:
@@ -354,6 +356,9 @@ class ConfigScreen(PorosScreen):
         self.query_one("#problems-panel").display = bool(problems)
         self.query_one("#problems", Static).update(config_told.problem_lines(problems, "f7"))
         self.query_one("#verdict", Static).update(self._verdict().content())
+
+    def _cut(self) -> str:
+        return config_told.cut_told(self.draft.known_lengths, self.checked.config)
 
     def focused_told(self) -> str:
         """What `?` would say, for rows that are no setting."""

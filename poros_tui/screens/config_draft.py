@@ -48,11 +48,6 @@ class Lengths:
         """Samples with more tokens."""
         return sum(length > most for length in (*self.below, *self.above))
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sample."""
-        return max((*self.below, *self.above), default=0)
-
 
 class Draft:
     """One for the app, as ``shell.draft``.
@@ -109,6 +104,11 @@ class Draft:
         model, data = config.model_name_or_path, config.dataset or ""
         self._chosen = (model, data)
         state.update(values=dict(self._wrote), model=model, data=data)
+
+    def enter(self, key: str, text: str) -> None:
+        """Change a setting from another screen than Config."""
+        self.wizard.enter(key, text)
+        self._changed()
 
     def give(self, settings: Mapping[str, Any], origin: str) -> list[Problem]:
         """Begin with the settings of a file; returns what of them is no setting."""
@@ -185,12 +185,12 @@ class Draft:
             if answer is not None and answer.is_wrong:
                 lookup.forget(name)
 
-    def num_over(self, most: int) -> int | None:
-        """Samples that have more tokens; None: they were not counted."""
+    @property
+    def known_lengths(self) -> Lengths | None:
+        """Those of the data and model that are chosen; None: they were not counted."""
         found, wizard = self.lengths, self.wizard
-        if found is None or (found.data, found.model) != (wizard.dataset, wizard.model):
-            return None
-        return found.num_over(most)
+        is_of_these = found and (found.data, found.model) == (wizard.dataset, wizard.model)
+        return found if is_of_these else None
 
     def _changed(self) -> None:
         self.version += 1

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from poros.check_memory import TextHeaders
 from poros.errors import PorosError
 from poros.memory_planner import Rates
+from poros.rows import looks_like_path, read_rows, refuse_missing
 from poros_tui.engine.machine import Machine
 from poros_tui.screens.config_cost import Computer
 from poros_tui.screens.config_wizard import Known
@@ -109,15 +110,12 @@ def look_at_model(model: str) -> ModelFacts:
 
 def look_at_data(dataset: str) -> DataFacts:
     """Count a file's rows; of names for `datasets` nothing is known."""
-    from poros.rows import read_rows
-
     path = Path(dataset).expanduser()
     if not path.is_file():
-        is_file_name = path.suffix.lower() in (*_COUNTED, ".parquet")
-        if is_file_name:
-            return DataFacts(told="there is no such file", is_wrong=True)
         if path.is_dir():
             return DataFacts(told="that is a folder: name the file in it", is_wrong=True)
+        if looks_like_path(dataset):
+            return DataFacts(told="there is no such file", is_wrong=True)
         return DataFacts(told="not a file here: looked for on the Hub when the run starts")
     if path.suffix.lower() not in _COUNTED:
         return DataFacts(told="a file; its rows are counted when the run starts")
@@ -151,6 +149,7 @@ class Lookups:
         models: By name or folder.
         data: By file or name.
         rates: By card.
+        refuse_missing: As of `poros.rows`, for an answer at once.
     """
 
     def __init__(self) -> None:
@@ -158,6 +157,7 @@ class Lookups:
         self.models: Lookup[ModelFacts] = Lookup(look_at_model)
         self.data: Lookup[DataFacts] = Lookup(look_at_data)
         self.rates: Lookup[Rates | None] = Lookup(look_up_rates)
+        self.refuse_missing: Callable[[str], None] = refuse_missing
         self._seen: tuple[object, ...] = ()
 
     def known_of(self, model: str, dataset: str, machine: Machine, typed: str) -> Known | None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from poros.config import PorosConfig
 from poros_tui import glyphs, words
 from poros_tui.screens.config_cost import Computer, Cost
+from poros_tui.screens.config_draft import Lengths
 from poros_tui.screens.config_form import FieldForm, Form, Problem, fields
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
 
@@ -89,8 +91,18 @@ def doubt(told: Verdict, found: Cost) -> ConfirmDialog:
     return ConfirmDialog(question, answers, detail)
 
 
-def cost_lines(found: Cost, computer: Computer) -> Content:
-    """A line for each of card, RAM, disk and time."""
+def cut_told(lengths: Lengths | None, config: PorosConfig | None) -> str:
+    """How many samples are longer than they may be; empty: none, or it is not known."""
+    if lengths is None or config is None:
+        return ""
+    most = config.max_seq_length
+    number, total = lengths.num_over(most), len(lengths.below) + len(lengths.above)
+    what = {"drop": "left out", "error": "too long"}.get(config.overlong, "cut")
+    return f"{what} {number:,} of {total:,} samples" if number else ""
+
+
+def cost_lines(found: Cost, computer: Computer, cut: str = "") -> Content:
+    """A line for each of card, RAM, disk and time, and for samples that are cut."""
     lines = []
     if found.device_bytes is not None:
         lines.append(_line("Card", _bar(found.device_bytes, computer.total_bytes)))
@@ -102,12 +114,14 @@ def cost_lines(found: Cost, computer: Computer) -> Content:
     if found.disk_bytes is not None:
         told = f"{words.gigabytes(found.disk_bytes)} for checkpoints"
         lines.append(_line("Disk", Content(told)))
+    if cut:
+        lines.append(_line("Data", Content.styled(cut, "$warning")))
     lines.append(_line("Steps", Content(_steps(found))))
     lines.append(_line("Time", Content(_time(found, computer))))
     return Content("\n").join(lines)
 
 
-def cost_line(found: Cost, computer: Computer) -> Content:
+def cost_line(found: Cost, computer: Computer, cut: str = "") -> Content:
     """The same on one line, for small windows."""
     parts = []
     if found.device_bytes is not None:
@@ -121,6 +135,8 @@ def cost_line(found: Cost, computer: Computer) -> Content:
         parts.append(("steps", f"{found.num_steps:,}"))
     if found.total_band_s is not None:
         parts.append(("time", _time(found, computer)))
+    if cut:
+        parts.append(("data", cut))
     between = Content.styled("   ", "$secondary")
     told = (Content.assemble((f"{name} ", "$secondary"), value) for name, value in parts)
     return between.join(told)

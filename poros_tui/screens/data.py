@@ -8,28 +8,31 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from poros.demo_settings import train_path
+from poros.errors import PorosDataError
 from poros_tui import words
 from poros_tui.engine.tasks import Task
-from poros_tui.screens.base import PorosScreen
+from poros_tui.screens.chooser import ChooserScreen, Record
 from poros_tui.screens.data_facts import (
     examples,
     facts,
     first_trained,
+    lengths_of,
     raw_text,
     sample_text,
     verdict,
+    wants_skipping,
 )
 from poros_tui.screens.verdict import Verdict, VerdictLine, failed
 from poros_tui.state import AppState
 from poros_tui.widgets.entry_list import Entry, EntryList
-from poros_tui.widgets.facts import Facts
+from poros_tui.widgets.facts import Fact, Facts
 from poros_tui.widgets.histogram import Histogram
 from poros_tui.widgets.panel import Panel
-from poros_tui.widgets.path_dialog import Found, PathDialog, list_data
+from poros_tui.widgets.path_dialog import Found, entry_of, list_data
 
 RAW_LIMIT_S = 120.0
 COUNT_LIMIT_S = 1800.0
@@ -49,107 +52,94 @@ _SAMPLE_HELP = (
 )
 _LENGTHS_HELP = (
     "How long the samples are, in tokens. What is longer than max_seq_length is cut there; with a"
-    " smaller one a run needs less memory."
+    " smaller one a run needs less memory. It is a setting of Config; l makes it as long as needed."
 )
 
 
-class DataScreen(PorosScreen):
+class DataScreen(ChooserScreen):
     """The mode `data`: a list to choose from, then what becomes of the chosen rows.
 
-    Attributes:
-        asked: What is looked at.
-        record: What is known of it: raw rows at first, then of the tokens; None: nothing yet.
+    Its record has raw rows at first, then what is known of the tokens.
     """
 
     TITLE = "Data"
     HELP = _HELP
-    LAYOUT_STYLE = "fill"
-    CSS_PATH = "../styles/data.tcss"
+    PLACEHOLDER = "a file such as rows.jsonl, or a data set's name on the Hub"
+    DIALOG = (
+        "Choose a file of rows",
+        "JSONL, JSON, CSV or Parquet; Enter opens a folder or takes a file.",
+    )
+    CSS_PATH: ClassVar = ["../styles/chooser.tcss", "../styles/data.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "enter", "take", "Take it", id="data.take", tooltip="Take these rows, go on to Config"
         ),
         Binding("n", "turn(1)", "Next", id="data.next", tooltip="The next sample"),
         Binding("p", "turn(-1)", id="data.previous", tooltip="The sample before", show=False),
+        Binding("l", "lengthen", "Cut none", id="data.lengthen",
+                tooltip="Set max_seq_length so that no sample is cut"),
+        Binding("s", "skip", "Skip bad", id="data.skip",
+                tooltip="Leave out lines that can't be read"),
         Binding("slash", "type", "Type", id="data.type", tooltip="Type a file's path or a name"),
         Binding("o", "open", "File", id="data.open", tooltip="Choose a file of this computer"),
         Binding("c", "copy", "Copy", id="data.copy", tooltip="Copy what mends it"),
         Binding("b", "back", "Others", id="data.back", tooltip="Back to the list"),
         Binding("x", "cancel", "Cancel", id="data.cancel", tooltip="Stop counting tokens"),
-    ]
+    ]  # fmt: skip
 
     def __init__(self) -> None:
         """Nothing is looked at."""
         super().__init__()
-        self.asked = ""
-        self.record: dict[str, Any] | None = None
         self._asked_with: tuple[str, ...] = ()
+        self._counted_with: tuple[str, ...] = ()
         self._raw: Task | None = None
         self._count: Task | None = None
         self._turned = 0
         self._here: list[Entry] = []
 
-    def body(self) -> ComposeResult:
-        """A field, a verdict, and either the list or the report."""
-        with Horizontal(id="data-line"):
-            yield Static("Data", id="data-label")
-            yield Input(
-                placeholder="a file such as rows.jsonl, or a data set's name on the Hub",
-                id="data-name",
-                compact=True,
-            )
-        yield VerdictLine(id="data-verdict")
+    def choices(self) -> ComposeResult:
+        """Rows to begin with, and how rows may look."""
         choose = EntryList(title_width=34, id="data-list")
-        with Vertical(id="data-choose"):
-            yield Panel("Rows to begin with", choose, id="data-known", help=_HELP)
-            yield Panel("How rows may look", Static(examples()), id="data-examples", help=_HELP)
-        with Container(id="data-report"):
-            with Vertical(id="data-left"):
-                yield Panel(
-                    "What becomes of it", Facts(id="data-facts"), id="data-about", help=_HELP
-                )
-                lengths = Histogram(id="data-histogram")
-                yield Panel("Lengths", lengths, id="data-lengths", help=_LENGTHS_HELP)
-            sample = VerticalScroll(Static(id="data-text"), id="data-scroll")
-            yield Panel("Sample", sample, id="data-sample", help=_SAMPLE_HELP)
+        yield Panel("Rows to begin with", choose, id="data-known", help=_HELP)
+        yield Panel("How rows may look", Static(examples()), id="data-examples", help=_HELP)
+
+    def report(self) -> ComposeResult:
+        """What becomes of them, their lengths, one of them."""
+        with Vertical(id="data-left"):
+            yield Panel("What becomes of it", Facts(id="data-facts"), id="data-about", help=_HELP)
+            lengths = Histogram(id="data-histogram")
+            yield Panel("Lengths", lengths, id="data-lengths", help=_LENGTHS_HELP)
+        sample = VerticalScroll(Static(id="data-text"), id="data-scroll")
+        yield Panel("Sample", sample, id="data-sample", help=_SAMPLE_HELP)
 
     def on_mount(self) -> None:
         """The list; what was chosen before is looked at with the first tick."""
         super().on_mount()
         self.query_one(EntryList).focus()
-        self._draw_list()
+        self.draw_list()
         self.run_worker(self._look_around(), exclusive=True, exit_on_error=False)
 
     async def _look_around(self) -> None:
         found = await asyncio.to_thread(_data_files, Path.cwd())
-        self._here = [Entry(one.name, one.name, one.note) for one in found]
-        self._draw_list()
-
-    def on_unmount(self) -> None:
-        """The app ends: so does what it asked."""
-        self.action_cancel()
+        self._here = [entry_of(one, choice_sign=False) for one in found]
+        self.draw_list()
 
     def on_tick(self, state: AppState) -> None:
         """Answers that came; what another model or length would make of the rows is asked anew."""
+        super().on_tick(state)
+        self.shell.draft.look_up(state.machine)
         if not self.asked and state.data:
             self.ask(state.data)
-        elif self.asked and self._asked_with != self._with():
+        elif self.asked and self._asked_with != self._policy():
             self.ask(self.asked)
+        self._begin_count()
         if self._raw is not None and self._raw.result is not None:
             result, self._raw = self._raw.result, None
             self._take_raw(result.document, result.error)
         if self._count is not None and self._count.result is not None:
             result, self._count = self._count.result, None
             self._take_count(result.document, result.error)
-        self._draw_facts()
         self._draw_busy()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """The list follows what is typed."""
-        event.stop()
-        if event.value != self.asked:
-            self._show_list()
-            self._draw_list()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in the field: what was typed."""
@@ -157,37 +147,55 @@ class DataScreen(PorosScreen):
         if event.value.strip():
             self.ask(event.value.strip())
 
-    def on_key(self, event: Any) -> None:
-        """Down leaves the field for the list."""
-        if event.key == "down" and isinstance(self.focused, Input):
-            event.stop()
-            self.query_one(EntryList).focus()
-
     def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
         """One of the list."""
         event.stop()
         self.ask(event.entry.key.removeprefix(_AS_TYPED))
 
-    def ask(self, data: str) -> None:
+    def list_folder(self, folder: Path) -> list[Found]:
+        """What can be chosen in a folder."""
+        return list_data(folder)
+
+    def judge(self, record: Record) -> Verdict:
+        """Whether it can be learned from."""
+        return verdict(record)
+
+    def told_facts(self, record: Record) -> list[Fact]:
+        """What becomes of the rows."""
+        return list(facts(record))
+
+    def ask(self, name: str) -> None:
         """Look at rows: as they stand at once, their tokens where there is a model."""
-        self.action_cancel()
-        self.asked, self.record, self._turned = data, None, 0
-        self._asked_with = self._with()
-        with self.prevent(Input.Changed):
-            self.query_one(Input).value = data
-        self.query_one(VerdictLine).show(None)
-        policy = [flag for flag in self._options() if flag.startswith("--on-bad-line")]
-        raw = ["data", data, "--json", *policy]
+        self.take_up(name)
+        self._turned, self._asked_with, self._counted_with = 0, self._policy(), ()
+        try:
+            self.shell.draft.lookups.refuse_missing(name)
+        except PorosDataError as error:  # told now: a child would take seconds to say so
+            self._counted_with = self._with()
+            self.refuse({"error": error.record()})
+            return
+        self._count = None
+        raw = ["data", name, "--json", *self._policy()]
         self._raw = self.shell.make_task(raw, limit_s=RAW_LIMIT_S)
-        if self.state.model:
-            command = ["data", data, "-m", self.state.model, "--json", *self._options()]
-            command += ["--samples", str(NUM_SAMPLES)]
-            self._count = self.shell.make_task(command, limit_s=COUNT_LIMIT_S)
         self._draw_busy()
+
+    def _begin_count(self) -> None:
+        """Count tokens, if that was not done so; the length hangs on what the model needs."""
+        wanted = self._with()
+        if not self.asked or not self.state.model or self._counted_with == wanted:
+            return
+        if self.shell.draft.unchecked == "model":
+            return
+        if self._count is not None:
+            self._count.cancel()
+        self._counted_with = wanted
+        command = ["data", self.asked, "-m", self.state.model, "--json", *self._options()]
+        command += ["--samples", str(NUM_SAMPLES)]
+        self._count = self.shell.make_task(command, limit_s=COUNT_LIMIT_S)
 
     def action_take(self) -> None:
         """The rows are chosen."""
-        if self._is_good():
+        if self.is_good:
             self.state.update(data=self.asked)
             self.state.done.add("data")
             self.shell.go("config")
@@ -197,105 +205,89 @@ class DataScreen(PorosScreen):
         self._turned += by
         self._draw_sample()
 
-    def action_type(self) -> None:
-        """Into the field, whose text is marked."""
-        field = self.query_one(Input)
-        field.focus()
-        field.select_all()
+    def action_lengthen(self) -> None:
+        """As long as the longest sample; Config tells what that takes."""
+        longest = (self.record or {}).get("longest", 0)
+        if longest:
+            self.shell.draft.enter("max_seq_length", str(longest))
+            self.notify(f"max_seq_length is {longest:,} now; Config says what it takes", timeout=4)
 
-    def action_open(self) -> None:
-        """By the dialog that finds files."""
-        is_path = self.asked.startswith(("/", "~", "."))
-        start = Path(self.asked).expanduser().parent if is_path else Path.cwd()
-        hint = "JSONL, JSON, CSV or Parquet; Enter opens a folder or takes a file."
-        dialog = PathDialog("Choose a file of rows", hint, start, list_data)
-        self.app.push_screen(dialog, self._opened)
-
-    def action_copy(self) -> None:
-        """What mends it."""
-        self.app.copy_to_clipboard(self.query_one(VerdictLine).way_out)
-        self.notify("Copied to the clipboard", timeout=2)
-
-    def action_back(self) -> None:
-        """The list again."""
-        self.action_cancel()
-        self._show_list()
-        self._draw_list()
-        self.query_one(EntryList).focus()
-
-    def action_cancel(self) -> None:
-        """Stop the children that look."""
-        for task in (self._raw, self._count):
-            if task is not None:
-                task.cancel()
+    def action_skip(self) -> None:
+        """Leave bad lines out."""
+        if wants_skipping(self.record):
+            self.shell.draft.enter("on_bad_line", "skip")
+            self.notify("Bad lines are left out now: On bad line in Config", timeout=4)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that do nothing now are not shown."""
         is_report = self.has_class("-report")
         can = {
-            "take": is_report and self._is_good(),
+            "take": is_report and self.is_good,
             "turn": is_report,
+            "lengthen": is_report and bool((self.record or {}).get("overlong")),
+            "skip": wants_skipping(self.record),
             "back": is_report,
             "copy": self.is_built and bool(self.query_one(VerdictLine).way_out),
             "cancel": self._raw is not None or self._count is not None,
         }
         return can.get(action, True)
 
-    def _opened(self, path: str | None) -> None:
-        if path:
-            self.ask(path)
-
-    def _is_good(self) -> bool:
-        return self.record is not None and verdict(self.record).state != "bad"
+    def cancel(self) -> None:
+        """Stop the children that look."""
+        for task in (self._raw, self._count):
+            if task is not None:
+                task.cancel()
 
     def _options(self) -> tuple[str, ...]:
-        """Settings of Config that decide what becomes of rows, as flags; others have defaults."""
-        chosen = self.state.values
+        """Settings that decide what becomes of rows, as Config has them for these, as flags."""
+        chosen = self.shell.draft.values(self.asked)
         return tuple(
             f"--{name.replace('_', '-')}={chosen[name]}" for name in _SETTINGS if name in chosen
         )
 
+    def _policy(self) -> tuple[str, ...]:
+        """What raw rows hang on."""
+        return tuple(flag for flag in self._options() if flag.startswith("--on-bad-line"))
+
     def _with(self) -> tuple[str, ...]:
-        """What the answer hangs on beside the rows."""
-        return (self.state.model, *self._options())
+        """What the tokens hang on beside the rows."""
+        return (self.asked, self.state.model, *self._options())
 
     def _take_raw(self, document: Any, error: str) -> None:
         if isinstance(document, dict) and document.get("raw"):
             if self.record is None:
-                self._show(document)
+                self._show_rows(document)
         elif self._count is None and self.record is None and error != "cancelled":
-            self._refuse(failed(document, error))
+            self.refuse(failed(document, error))
 
     def _take_count(self, document: Any, error: str) -> None:
         if isinstance(document, dict) and "sample" in document:
             self._turned = 0
-            self._show(document)
+            self.shell.draft.lengths = lengths_of(document, self.asked, self.state.model)
+            self._show_rows(document)
         elif error == "cancelled":
             self._say_of_raw("Tokens were not counted")
         elif self.record is None:
-            self._refuse(failed(document, error))
+            self.refuse(failed(document, error))
         else:
             told = failed(document, error)["error"]
             if told.get("code") == "E-data":
-                self._say(verdict({"error": told}))
+                self.say(verdict({"error": told}))
                 self.record = None
             else:
                 self._say_of_raw(told["message"], told["remediation"])
 
     def _say_of_raw(self, text: str, way_out: str = "") -> None:
         """Rows are there, but no tokens."""
-        if self.record is not None and verdict(self.record).state != "bad":
-            self._say(Verdict("warn", f"Rows as they stand; {text}", way_out))
+        if self.is_good:
+            self.say(Verdict("warn", f"Rows as they stand; {text}", way_out))
 
-    def _show(self, record: dict[str, Any]) -> None:
-        self.record = record
+    def _show_rows(self, record: dict[str, Any]) -> None:
         found = verdict(record)
         if record.get("raw") and found.state == "ok" and not self.state.model:
             found = Verdict("ok", found.text, "Choose a model to see tokens and what is trained.")
-        self._say(found)
-        self.set_class(True, "-report")
+        self.show(record, found)
         self.query_one("#data-scroll").focus()
-        self._draw_facts()
         lengths = self.query_one("#data-lengths")
         lengths.display = "lengths" in record
         if "lengths" in record:
@@ -304,27 +296,9 @@ class DataScreen(PorosScreen):
             lengths.border_title = f"Lengths, at most {limit:,}"
         self._draw_sample()
 
-    def _refuse(self, record: dict[str, Any]) -> None:
-        self.record = record
-        self._say(verdict(record))
-        self._show_list(keep_verdict=True)
-
-    def _say(self, found: Verdict | None) -> None:
-        self.query_one(VerdictLine).show(found)
-        self.refresh_bindings()
-
-    def _show_list(self, *, keep_verdict: bool = False) -> None:
-        self.set_class(False, "-report")
-        if not keep_verdict:
-            self._say(None)
-
-    def _draw_facts(self) -> None:
-        if self.record is not None:
-            self.query_one(Facts).show(list(facts(self.record)), pairs=self.has_class("-narrow"))
-
     def _draw_busy(self) -> None:
         task = self._count or self._raw
-        if task is None or (self.record is not None and verdict(self.record).state == "bad"):
+        if task is None or (self.record is not None and not self.is_good):
             return
         about = "Counting tokens with the model's tokenizer" if self.record else "Reading the rows"
         self.query_one(VerdictLine).show_busy(about, task.elapsed_s)
@@ -347,9 +321,9 @@ class DataScreen(PorosScreen):
         scroll = self.query_one("#data-scroll", VerticalScroll)
         self.call_after_refresh(scroll.scroll_to, 0, top, animate=False)
 
-    def _draw_list(self) -> None:
-        typed = self.query_one(Input).value.strip()
-        typed = "" if typed == self.asked else typed
+    def draw_list(self) -> None:
+        """The demo's rows, those used before, files that lie here."""
+        typed = self.typed
         entries = [Entry(f"{_AS_TYPED}{typed}", typed, "look at this")] if typed else []
         demo = str(train_path())
         about = "174 answers, a lighthouse keeper's"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from textual.content import Content
 
 from poros_tui import glyphs
+from poros_tui.screens.config_draft import Lengths
 from poros_tui.screens.verdict import Verdict
 from poros_tui.widgets.facts import Fact, State
 from poros_tui.words import gigabytes, safe
@@ -52,7 +54,10 @@ _MOST_SHOWN = 6000
 def verdict(record: Record) -> Verdict:
     """Whether this can be learned from."""
     if (error := record.get("error")) is not None:
-        return Verdict("bad", _sentence(error["message"]), error["remediation"])
+        way_out = error["remediation"]
+        if wants_skipping(record):
+            way_out = "mend the line, or press s: lines that can't be read are left out"
+        return Verdict("bad", f"{_place(error)}{_sentence(error['message'])}", way_out)
     if record.get("raw"):
         return _raw_verdict(record)
     rows, lost = record["num_rows"], int(sum(record["dropped"].values()))
@@ -63,16 +68,36 @@ def verdict(record: Record) -> Verdict:
     if rows and lost / rows > _WARN_PART:
         return Verdict("warn", f"{lost:,} of {rows:,} rows {gives} nothing to learn", _cure(record))
     if samples and cut / samples > _MUCH_CUT:
-        longest = f"a max_seq_length of {record['longest']:,} would cut none"
+        longest = f"l sets max_seq_length to {record['longest']:,}, which would cut none"
         return Verdict("warn", f"{cut:,} of {samples:,} samples are cut", longest)
     return Verdict("ok", f"{samples:,} samples to learn from")
 
 
+def wants_skipping(record: Record | None) -> bool:
+    """Leaving out bad lines would help."""
+    error = (record or {}).get("error") or {}
+    return "on_bad_line: skip to leave" in error.get("remediation", "")
+
+
+def lengths_of(record: Record, data: str, model: str) -> Lengths:
+    """What Config wants to know of counted samples."""
+    lengths, num_cut = record["lengths"], record["num_truncated"]
+    below = lengths[: len(lengths) - num_cut]
+    return Lengths(data, model, record["max_seq_length"], below, record["overlong"])
+
+
+def _place(error: Record) -> str:
+    """The line and column that an error is about, in words."""
+    found = re.search(r":(\d+)(?::(\d+))?$", error.get("where", ""))
+    if found is None:
+        return ""
+    line, column = found.groups()
+    return f"Line {line}, column {column}: " if column else f"Line {line}: "
+
+
 def _raw_verdict(record: Record) -> Verdict:
     if record["shape"] is None:
-        return Verdict(
-            "bad", "These keys fit no known shape", record["problem"].partition("-> ")[2]
-        )
+        return Verdict("bad", _unknown_keys(record), record["problem"].partition("-> ")[2])
     if record["num_unfit"]:
         number = record["num_unfit"]
         return Verdict(
@@ -80,6 +105,13 @@ def _raw_verdict(record: Record) -> Verdict:
         )
     many = "at least " * record["is_cut"]
     return Verdict("ok", f"{many}{record['num_rows']:,} rows, read as {record['shape']}")
+
+
+def _unknown_keys(record: Record) -> str:
+    """In CSV keys are the names of columns."""
+    what = "columns" if str(record["data"]).lower().endswith(".csv") else "keys"
+    names = ", ".join(key["name"] for key in record["keys"][:4])
+    return f"Poros knows no rows with the {what} {names}"
 
 
 def facts(record: Record) -> Iterator[Fact]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -16,16 +16,16 @@ from poros.model_suggestion import Suggestion
 from poros_tui import words
 from poros_tui.engine.tasks import Task
 from poros_tui.screens import model_list
-from poros_tui.screens.base import PorosScreen
+from poros_tui.screens.chooser import ChooserScreen, Record
 from poros_tui.screens.model_facts import cell_words, facts, parts, verdict
 from poros_tui.screens.verdict import Verdict, VerdictLine, failed
 from poros_tui.state import AppState
 from poros_tui.widgets.bars import Bars
 from poros_tui.widgets.entry_list import EntryList
-from poros_tui.widgets.facts import Facts
+from poros_tui.widgets.facts import Fact, Facts
 from poros_tui.widgets.fit_table import FitTable
 from poros_tui.widgets.panel import Panel
-from poros_tui.widgets.path_dialog import PathDialog, list_models
+from poros_tui.widgets.path_dialog import Found, list_models
 
 CHECK_LIMIT_S = 60.0
 SEARCH_LIMIT_S = 20.0
@@ -46,13 +46,16 @@ _FIT_HELP = (
 )
 
 
-class ModelScreen(PorosScreen):
+class ModelScreen(ChooserScreen):
     """The mode `model`: a list to choose from, then what is known of the chosen one."""
 
     TITLE = "Model"
     HELP = _HELP
-    LAYOUT_STYLE = "fill"
-    CSS_PATH = "../styles/model.tcss"
+    PLACEHOLDER = "a name such as Qwen/Qwen2.5-7B-Instruct, words to search, or a folder"
+    DIALOG = (
+        "Choose a model's folder", "Enter opens a folder, or takes it if a model lies there."
+    )  # fmt: skip
+    CSS_PATH: ClassVar = ["../styles/chooser.tcss", "../styles/model.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "enter", "take", "Take it", id="model.take", tooltip="Take this model, go on to data"
@@ -67,8 +70,6 @@ class ModelScreen(PorosScreen):
     def __init__(self) -> None:
         """Nothing is asked yet."""
         super().__init__()
-        self.record: dict[str, Any] | None = None
-        self.asked = ""
         self._work: Task | None = None
         self._kind = ""
         self._listing: Task | None = None
@@ -77,46 +78,34 @@ class ModelScreen(PorosScreen):
         self._searched = ""
         self._wants_demo = False
 
-    def body(self) -> ComposeResult:
-        """A field, a verdict, and either the list or the report."""
-        with Horizontal(id="model-line"):
-            yield Static("Model", id="model-label")
-            yield Input(
-                placeholder="a name such as Qwen/Qwen2.5-7B-Instruct, words to search, or a folder",
-                id="model-name",
-                compact=True,
-            )
-        yield VerdictLine(id="model-verdict")
+    def choices(self) -> ComposeResult:
+        """Models to begin with."""
         choose = EntryList(title_width=40, id="model-list")
-        yield Panel("Models to begin with", choose, id="model-choose", help=_HELP)
-        with Container(id="model-report"):
-            about = VerticalScroll(Facts(id="model-facts"), can_focus=False)
-            yield Panel("What it is", about, id="model-about", help=_HELP)
-            with Vertical(id="model-fits"):
-                yield Panel(
-                    "What fits", FitTable(id="model-fit"), Static(id="model-cell"), help=_FIT_HELP
-                )
-                yield Panel("Where the card's memory goes", Bars(id="model-parts"),
-                            id="model-memory", help=_PARTS_HELP)  # fmt: skip
+        yield Panel("Models to begin with", choose, id="model-known", help=_HELP)
+
+    def report(self) -> ComposeResult:
+        """What it is; what fits; where the memory goes."""
+        about = VerticalScroll(Facts(id="model-facts"), can_focus=False)
+        yield Panel("What it is", about, id="model-about", help=_HELP)
+        with Vertical(id="model-fits"):
+            yield Panel(
+                "What fits", FitTable(id="model-fit"), Static(id="model-cell"), help=_FIT_HELP
+            )
+            yield Panel("Where the card's memory goes", Bars(id="model-parts"),
+                        id="model-memory", help=_PARTS_HELP)  # fmt: skip
 
     def on_mount(self) -> None:
         """The list; a model that was chosen before is looked at again."""
-        self._show_list()
-        self.query_one("#model-list").focus()
+        self.show_list()
+        self.query_one(EntryList).focus()
         self._list()
         if self.state.model:
             self.ask(self.state.model)
 
-    def on_unmount(self) -> None:
-        """The app ends: so does what it asked."""
-        self.action_cancel()
-        if self._listing is not None:
-            self._listing.cancel()
-
     def on_tick(self, state: AppState) -> None:
         """Answers that came."""
+        super().on_tick(state)
         self._take_list()
-        self._draw_facts()
         work = self._work
         if work is None:
             return
@@ -131,25 +120,12 @@ class ModelScreen(PorosScreen):
         else:
             self._take_report(work.result.document, work.result.error)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """The list follows what is typed."""
-        event.stop()
-        if event.value != self.asked:
-            self._show_list()
-            self._draw_list()
-
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in the field: the first entry of the list, which is what was typed or like it."""
         event.stop()
-        entry = self.query_one("#model-list", EntryList).entry
+        entry = self.query_one(EntryList).entry
         if entry is not None:
             self._choose(entry.key)
-
-    def on_key(self, event: Any) -> None:
-        """Down leaves the field for the list."""
-        if event.key == "down" and isinstance(self.focused, Input):
-            event.stop()
-            self.query_one("#model-list").focus()
 
     def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
         """One of the list."""
@@ -161,22 +137,32 @@ class ModelScreen(PorosScreen):
         event.stop()
         self._draw_cell()
 
-    def ask(self, model: str) -> None:
+    def list_folder(self, folder: Path) -> list[Found]:
+        """What can be chosen in a folder."""
+        return list_models(folder)
+
+    def judge(self, record: Record) -> Verdict:
+        """Whether it can be trained."""
+        return verdict(record)
+
+    def told_facts(self, record: Record) -> list[Fact]:
+        """What it is and needs."""
+        return list(facts(record, self.state.machine))
+
+    def ask(self, name: str) -> None:
         """Look at a model."""
-        self.asked, self.record = model, None
-        with self.prevent(Input.Changed):
-            self.query_one(Input).value = model
+        self.take_up(name)
         machine = self.state.machine
         room = []
         if machine.card_total_bytes is not None:
             free = machine.card_total_bytes - (machine.card_used_bytes or 0)
             room = ["--vram", f"{max(free, 1) / 1e9:.3f}"]
-        command = ["check", model, "--table", "--json", "--seq-len", str(self._tokens()), *room]
+        command = ["check", name, "--table", "--json", "--seq-len", str(self._tokens()), *room]
         self._begin("check", command, CHECK_LIMIT_S)
 
     def action_take(self) -> None:
         """The model is chosen."""
-        if not self._is_good():
+        if not self.is_good:
             return
         if self.state.model != self.asked:
             self.state.update(model=self.asked)
@@ -186,57 +172,25 @@ class ModelScreen(PorosScreen):
         self.state.done.add("model")
         self.shell.go("data")
 
-    def action_type(self) -> None:
-        """Into the field, whose text is marked."""
-        field = self.query_one(Input)
-        field.focus()
-        field.select_all()
-
-    async def action_open(self) -> None:
-        """By the dialog that finds folders."""
-        start = (
-            Path(self.asked).expanduser().parent
-            if self.asked.startswith(("/", "~"))
-            else Path.cwd()
-        )
-        dialog = PathDialog(
-            "Choose a model's folder", "Enter opens a folder, or takes it if a model lies there.",
-            start, list_models,
-        )  # fmt: skip
-        self.app.push_screen(dialog, self._opened)
-
-    def action_back(self) -> None:
-        """The list again; what was asked is kept until another one is."""
-        self.action_cancel()
-        self._show_list()
-        self.query_one("#model-list").focus()
-
-    def action_copy(self) -> None:
-        """What mends it (the page to accept terms on), or the model's name."""
-        self.app.copy_to_clipboard(self.query_one(VerdictLine).way_out or self.asked)
-        self.notify("Copied to the clipboard", timeout=2)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that do nothing now are not shown."""
         can = {
-            "take": self.has_class("-report") and self._is_good(),
+            "take": self.has_class("-report") and self.is_good,
             "back": self.has_class("-report") or self._work is not None,
             "copy": bool(self.asked),
             "cancel": self._work is not None,
         }
         return can.get(action, True)
 
-    def _is_good(self) -> bool:
-        return self.record is not None and verdict(self.record).state != "bad"
-
-    def action_cancel(self) -> None:
+    def cancel(self) -> None:
         """Stop the child that asks."""
         if self._work is not None:
             self._work.cancel()
 
-    def _opened(self, path: str | None) -> None:
-        if path:
-            self.ask(path)
+    def on_unmount(self) -> None:
+        """The list is waited for no longer."""
+        if self._listing is not None:
+            self._listing.cancel()
 
     def _choose(self, key: str) -> None:
         if key == model_list.DEMO:
@@ -249,10 +203,10 @@ class ModelScreen(PorosScreen):
             self.ask(key.removeprefix(model_list.TYPED))
 
     def _begin(self, kind: str, command: list[str], limit_s: float) -> None:
-        self.action_cancel()
+        self.cancel()
         self._kind = kind
         self._work = self.shell.make_task(command, limit_s=limit_s)
-        self._say(None)
+        self.say(None)
         self._draw_busy()
 
     def _list(self) -> None:
@@ -264,74 +218,55 @@ class ModelScreen(PorosScreen):
             return
         document, self._listing = self._listing.result.document, None
         self._found = model_list.read(document)
-        self._draw_list()
-        demo = self._demo()
+        self.draw_list()
+        demo = next((one for one in self._found if one.is_demo), None)
         if self._wants_demo and demo is not None:
             self.ask(demo.name)
         self._wants_demo = False
-
-    def _demo(self) -> Suggestion | None:
-        return next((one for one in self._found if one.is_demo), None)
 
     def _take_search(self, document: Any, error: str) -> None:
         if isinstance(document, list):
             self._on_hub = model_list.read(document)
             told = f"The Hub knows {len(self._on_hub)} models with these words"
-            self._say(Verdict("ok" if self._on_hub else "warn", told))
+            self.say(Verdict("ok" if self._on_hub else "warn", told))
         else:
-            self._say(verdict(failed(document, error)))
-        self._show_list(keep_verdict=True)
-        self._draw_list()
+            self.say(verdict(failed(document, error)))
+        self.show_list(keep_verdict=True)
 
     def _take_fetched(self, document: Any, error: str) -> None:
         if error:
-            self._say(verdict(failed(document, error)))
+            self.say(verdict(failed(document, error)))
         else:
             self._wants_demo = True
             self._list()
 
     def _take_report(self, document: Any, error: str) -> None:
-        self.record = document if isinstance(document, dict) else failed(document, error)
-        self._say(verdict(self.record))
-        if "error" in self.record:
-            self._show_list(keep_verdict=True)
+        record = document if isinstance(document, dict) else failed(document, error)
+        if "error" in record:
+            self.refuse(record)
             return
-        self._show_report()
+        self.show(record)
+        self.query_one("#model-fits").display = bool(record.get("table"))
         table = self.query_one(FitTable)
-        table.show(self.record.get("table"), tokens=self._tokens())
+        table.show(record.get("table"), tokens=self._tokens())
         self._draw_cell()
         table.focus()
 
     def _tokens(self) -> int:
-        found = self.state.values.get("max_seq_length", _DEFAULT_TOKENS)
+        """The length that the table begins at: Config's, once it has one."""
+        found = self.state.values.get("max_seq_length")
         return found if isinstance(found, int) and found > 0 else _DEFAULT_TOKENS
 
-    def _show_list(self, *, keep_verdict: bool = False) -> None:
-        self.set_class(False, "-report")
-        if not keep_verdict:
-            self._say(None)
-
-    def _show_report(self) -> None:
-        self.set_class(True, "-report")
-        has_table = bool(self.record and self.record.get("table"))
-        self.query_one("#model-fits").display = has_table
-        self._draw_facts()
-
-    def _draw_list(self) -> None:
-        typed = self.query_one(Input).value.strip()
+    def draw_list(self) -> None:
+        """Those that are here, used before, known, or found on the Hub."""
         listed = model_list.entries(
-            "" if typed == self.asked else typed,
+            self.typed,
             self._found,
             used=self.state.recent_models,
             on_hub=self._on_hub,
             searched=self._searched,
         )
-        self.query_one("#model-list", EntryList).show(listed)
-
-    def _draw_facts(self) -> None:
-        if self.record is not None:
-            told = list(facts(self.record, self.state.machine))
-            self.query_one(Facts).show(told, pairs=self.has_class("-narrow"))
+        self.query_one(EntryList).show(listed)
 
     def _draw_busy(self) -> None:
         if self._work is None:
@@ -339,10 +274,6 @@ class ModelScreen(PorosScreen):
         about = {"search": "Asking the Hub", "fetch": "Fetching the demo's model"}
         text = about.get(self._kind, f"Looking at {self.asked}")
         self.query_one(VerdictLine).show_busy(text, self._work.elapsed_s)
-
-    def _say(self, found: Verdict | None) -> None:
-        self.query_one(VerdictLine).show(found)
-        self.refresh_bindings()
 
     def _draw_cell(self) -> None:
         fit = self.query_one(FitTable)

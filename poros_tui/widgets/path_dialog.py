@@ -82,7 +82,7 @@ class PathDialog(Dialog[str]):
         self.folder = folder
         signs = glyphs.chosen()
         entries = [Entry("..", "..", glyph=signs.back)] if folder.parent != folder else []
-        entries += [_entry(one) for one in found[:MOST_ENTRIES]]
+        entries += [entry_of(one) for one in found[:MOST_ENTRIES]]
         self._choices = {one.name for one in found if one.is_choice}
         first = next((one.name for one in found), None)
         self.query_one(EntryList).show(entries, at=at or first)
@@ -133,13 +133,17 @@ class PathDialog(Dialog[str]):
             return []
 
 
-def _entry(one: Found) -> Entry:
+def entry_of(one: Found, *, choice_sign: bool = True) -> Entry:
+    """As a list shows it; without ``choice_sign`` only what is doubtful has a sign."""
     signs = glyphs.chosen()
+    glyph, colour = signs.forward, "secondary"
     if one.is_doubtful:
-        return Entry(one.name, one.name, note=one.note, glyph=signs.warn, colour="warning")
-    if one.is_choice:
-        return Entry(one.name, one.name, note=one.note, glyph=signs.ok, colour="success")
-    return Entry(one.name, one.name, note=one.note, glyph=signs.forward)
+        glyph, colour = signs.warn, "warning"
+    elif not choice_sign:
+        glyph = ""
+    elif one.is_choice:
+        glyph, colour = signs.ok, "success"
+    return Entry(one.name, one.name, note=one.note, glyph=glyph, colour=colour)
 
 
 def list_models(folder: Path) -> list[Found]:

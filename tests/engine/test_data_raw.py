@@ -30,7 +30,7 @@ def test_rows_have_their_fields_and_the_turns_they_would_be_read_as(tmp_path):
 
 
 def test_keys_of_no_shape_are_told_with_those_that_are_known(tmp_path):
-    found = data_raw.raw_rows(write(tmp_path, {"question": "a", "answer": "b"}))
+    found = data_raw.raw_rows(write(tmp_path, {"ask": "a", "answer": "b"}))
     assert found["shape"] is None
     assert "prompt_completion (prompt, completion)" in found["problem"]
     assert found["rows"][0]["turns"] is None
@@ -53,7 +53,11 @@ def test_of_a_large_file_the_first_rows_are_looked_at(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["owner/set", "rows.parquet", "imdb"])
-def test_what_only_the_extra_reads_is_told_with_the_line_that_installs_it(tmp_path, name):
+def test_what_only_the_extra_reads_is_told_with_the_line_that_installs_it(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     ended = poros_here("data", name)
     assert ended.returncode == 2
     assert "poros-tui[train]" in ended.stderr

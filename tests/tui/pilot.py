@@ -79,6 +79,7 @@ def app_of(
     lookups = app.draft.lookups
     lookups.models, lookups.data = StandingLookup(ModelFacts()), StandingLookup(DataFacts())
     lookups.rates = StandingLookup(None)
+    lookups.refuse_missing = lambda _: None  # what is recorded is of files that are not here
     return app
 
 

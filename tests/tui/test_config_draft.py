@@ -139,11 +139,11 @@ def test_what_was_wrong_is_looked_at_again(draft: Draft) -> None:
 
 def test_samples_that_are_longer_are_counted_for_any_length(draft: Draft) -> None:
     draft.take_over(AppState(model="m", data="d.jsonl"))
-    draft.lengths = Lengths("d.jsonl", "m", 64, [5, 64, 64], [80, 159])
-    assert [draft.num_over(n) for n in (4, 5, 63, 64, 79, 80, 159)] == [5, 4, 4, 2, 2, 1, 0]
-    assert draft.lengths.longest == 159
+    draft.lengths = found = Lengths("d.jsonl", "m", 64, [5, 64, 64], [80, 159])
+    assert [found.num_over(n) for n in (4, 5, 63, 64, 79, 80, 159)] == [5, 4, 4, 2, 2, 1, 0]
+    assert draft.known_lengths is found
     draft.wizard.enter("model_name_or_path", "another")
-    assert draft.num_over(64) is None
+    assert draft.known_lengths is None
 
 
 def test_other_data_are_asked_with_the_settings_that_they_would_get(draft: Draft) -> None:

@@ -1,19 +1,22 @@
 """The Data screen: rows as they stand, then what is trained of them; what is lost; the take."""
 
-import json
 
 import pytest
 from textual.widgets import Input
 
 from poros.demo_settings import train_path
+from poros.rows import refuse_missing
 from poros_tui.engine.tasks import Task
+from poros_tui.screens.config_facts import ModelFacts
+from poros_tui.screens.config_rows import Row
 from poros_tui.screens.data_facts import facts, first_trained, sample_text, verdict
 from poros_tui.state import AppState
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.facts import Fact
 from poros_tui.widgets.histogram import binned, heights
+from tests.tui.config_fixtures import MODEL, headers
 from tests.tui.pilot import app_of, at, piloted
-from tests.tui.recorded import RecordedTask, answers
+from tests.tui.recorded import RecordedTask, answers, no_answer
 from tests.tui.scenes import data as scenes
 
 
@@ -89,7 +92,7 @@ async def test_without_torch_rows_are_there_with_the_line_that_installs_it(app, 
 @piloted(mode="data", make=scenes.data_app(scenes.odd, model=""))
 async def test_rows_of_no_shape_are_shown_and_not_taken(app, pilot):
     await at(app, pilot, "data")
-    assert "These keys fit no known shape" in text(app, "#data-verdict .said")
+    assert "Poros knows no rows with the keys question, answer" in text(app, "#data-verdict .said")
     assert "rename question to prompt" in text(app, "#data-verdict .way-out")
     assert "A keeper." in text(app, "#data-text")
     await pilot.press("enter")
@@ -116,14 +119,100 @@ def test_a_file_that_is_wrong_is_told_and_the_real_command_reads_one_that_is_rig
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")
         await until(app, pilot, lambda record: record is not None)
-        assert "rows.jsonl:2" in app.screen.record["error"]["where"]
+        assert "Line 2, column 2: " in text(app, "#data-verdict .said")
+        assert "press s" in text(app, "#data-verdict .way-out")
         assert app.screen.query_one("#data-choose").display
-        path.write_text(json.dumps({"prompt": "Who?", "completion": "A keeper."}) + "\n")
-        app.screen.ask(str(path))
+        app.screen.set_focus(None)
+        await pilot.press("s")
         await until(app, pilot, lambda record: record and record.get("raw"))
         await app.tick()
         assert "1 rows, read as prompt_completion" in text(app, "#data-verdict .said")
         assert "Choose a model" in text(app, "#data-verdict .way-out")
+        assert "1 lines, left out" in text(app, "#data-facts")
+        assert app.draft.values()["on_bad_line"] == "skip"
+
+    run()
+
+
+def test_a_file_that_is_missing_is_told_at_once_without_a_child(tmp_path):
+    asked = []
+
+    def make():
+        app = app_of(AppState(model="m"), make_task=answers({}, asked))
+        app.draft.lookups.refuse_missing = refuse_missing
+        return app
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        for name, told in (
+            ("none.jsonl", "No such data file"),
+            (str(tmp_path), "A folder stands where a data file must"),
+        ):
+            app.screen.ask(name)
+            assert told in text(app, "#data-verdict .said")
+            await app.tick()
+            assert told in text(app, "#data-verdict .said")
+        assert asked == []
+        app.screen.ask("owner/name")
+        assert asked == [("data", "owner/name", "--json")]
+
+    run()
+
+
+def test_the_length_is_configs_and_a_key_makes_it_cut_none():
+    asked = []
+
+    def answer(words):
+        return RecordedTask(words, [scenes.recorded("data-cut") if "-m" in words else scenes.raw()])
+
+    def make():
+        state = AppState(model=scenes.MODEL, data=scenes.FILE, values={"max_seq_length": 64})
+        return app_of(state, make_task=answers({"data": answer}, asked))
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        await at(app, pilot, "data")
+        assert "--max-seq-length=64" in asked[-1]
+        await at(app, pilot, "config")
+        screen = app.screen
+        told = str(screen.query_one("#cost").render())
+        assert "cut 5 of 8 samples" in " ".join(told.split())
+        assert screen.checked.config.max_seq_length == 64
+        screen.on_row_entered(Row.Entered("max_seq_length", "90"))
+        assert "cut 3 of 8 samples" in " ".join(str(screen.query_one("#cost").render()).split())
+        await at(app, pilot, "data")
+        assert "--max-seq-length=90" in asked[-1]
+        await pilot.press("l")
+        await app.tick()
+        assert "--max-seq-length=159" in asked[-1]
+        await at(app, pilot, "config")
+        assert screen.checked.config.max_seq_length == 159
+        assert "cut 5" not in str(screen.query_one("#cost").render())
+
+    run()
+
+
+def test_the_length_waits_for_what_the_model_needs():
+    """Else tokens would be counted twice: for the default, and for what fits the card."""
+    asked = []
+
+    def make():
+        app = app_of(
+            AppState(model=MODEL, data=scenes.FILE), make_task=answers({"data": no_answer}, asked)
+        )
+        app.draft.lookups.models.ask = app.draft.lookups.models.answers.get
+        return app
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        await app.tick()
+        assert [words for words in asked if "-m" in words] == []
+        app.draft.lookups.models.put(MODEL, ModelFacts(headers()))
+        await app.tick()
+        (counted,) = [words for words in asked if "-m" in words]
+        await at(app, pilot, "config")
+        length = app.screen.checked.config.max_seq_length
+        assert f"--max-seq-length={length}" in counted or length == 2048
 
     run()
 
@@ -141,6 +230,11 @@ def changed(**changes):
         (changed(dropped={"empty": 1}, dropped_lines={"empty": [7]}), "ok", "174 samples"),
         (changed(num_truncated=100), "warn", "100 of 174"),
         ({"error": {"message": "no such file", "remediation": "mend"}}, "bad", "No such file"),
+        (
+            {"error": {"message": "bad", "where": "/a:b/c.csv:7", "remediation": ""}},
+            "bad",
+            "Line 7: B",
+        ),
     ],
 )
 def test_what_is_lost_decides_the_verdict(record, state, words):

@@ -56,6 +56,7 @@ class DataReport:
         num_split_rows: Conversations that became one sample an answer.
         num_label_tokens: Tokens that are trained, over all samples.
         max_tokens: Length of the longest sample before any cut.
+        overlong: Lengths of the samples with more than the greatest length, before any cut.
         dropped: Lines of the rows without a sample, by reason.
         bad_lines: One text for each line that was left out as unreadable.
         template_sha256: Hash of the chat template; empty where none was used.
@@ -73,6 +74,7 @@ class DataReport:
     num_split_rows: int = 0
     num_label_tokens: int = 0
     max_tokens: int = 0
+    overlong: list[int] = field(default_factory=list)
     dropped: dict[str, list[int]] = field(default_factory=dict)
     bad_lines: list[str] = field(default_factory=list)
     template_sha256: str = ""

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, PorosDataError, PorosHubError
-from poros.rows import BadLines, Row, check_is_file, read_rows
+from poros.rows import BadLines, Row, check_is_file, looks_like_path, read_rows
 
 DEFAULT_SYNTHETIC_SAMPLES = 256
 
 _SYNTHETIC = re.compile(r"synthetic(?::(.*))?", re.DOTALL)
-_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?", re.ASCII)
-_FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".zst")
 
 
 def synthetic_samples(name: str) -> int | None:
@@ -51,7 +49,7 @@ def read_source(name: str, *, split: str, bad_lines: BadLines) -> list[Row]:
         PorosHubError: The data set can't be had.
     """
     path = Path(name).expanduser()
-    if not path.exists() and not _looks_like_path(name):
+    if not path.exists() and not looks_like_path(name):
         return read_dataset(name, split=split)
     check_is_file(path)
     if path.suffix.lower() == ".parquet":
@@ -98,12 +96,6 @@ def read_dataset(name: str, *, split: str) -> list[Row]:
             remediation="check name, split, network and login; a local file needs its path",
         ) from error
     return _rows(loaded, f"{name}[{split}]")
-
-
-def _looks_like_path(name: str) -> bool:
-    if name.startswith(("/", ".", "~")) or name.lower().endswith(_FILE_SUFFIXES):
-        return True
-    return _HUB_NAME.fullmatch(name) is None
 
 
 def _rows(records: Iterable[Mapping[str, Any]], source: str) -> list[Row]:

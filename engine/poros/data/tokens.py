@@ -159,6 +159,7 @@ class _Keeper:
         num_tokens = len(input_ids)
         self.report.max_tokens = max(self.report.max_tokens, num_tokens)
         if num_tokens > self.max_seq_length:
+            self.report.overlong.append(num_tokens)
             if self.overlong == "error":
                 raise PorosDataError(
                     f"{num_tokens} tokens, more than max_seq_length {self.max_seq_length}",

@@ -93,6 +93,7 @@ def preview(
             "duplicates": duplicates(samples),
             "lengths": sorted(map(len, samples)),
             "longest": report.max_tokens,
+            "overlong": sorted(report.overlong),
             "num_tokens": sum(map(len, samples)),
             "num_label_tokens": report.num_label_tokens,
             "digest": prepared.digest,
