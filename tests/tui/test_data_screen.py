@@ -1,6 +1,5 @@
 """The Data screen: rows as they stand, then what is trained of them; what is lost; the take."""
 
-
 import pytest
 from textual.widgets import Input
 
