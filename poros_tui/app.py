@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.css.query import NoMatches
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from poros_tui import glyphs, keys, settings, state, themes, words
 from poros_tui.engine.machine import MachineWatch
@@ -161,6 +163,12 @@ class PorosApp(App[int]):
         self._is_ending = True
         await super()._shutdown()
 
+    def _handle_exception(self, error: Exception) -> None:
+        """Once the app ends, widgets go and no more are mounted: who looks for one finds none."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (self._exit and isinstance(cause, NoMatches | ScreenStackError)):
+            super()._handle_exception(error)
+
     def _fatal_error(self) -> None:
         """A bug: the terminal is given back, and the command line writes the crash file."""
         self.crash = self._exception
@@ -213,7 +221,10 @@ class PorosApp(App[int]):
 
     def go(self, mode: str) -> None:
         """Show a screen, by its name in `MODES`."""
-        self.switch_mode(mode)
+        if isinstance(self.screen, CommandPalette) and not self.screen.is_mounted:
+            self.call_later(self.go, mode)  # it looks for the screen below it when it comes up
+        else:
+            self.switch_mode(mode)
 
     def on_mode_bar_chosen(self, event: ModeBar.Chosen) -> None:
         """A click on the mode bar."""

@@ -18,6 +18,7 @@ from poros_tui.screens.base import PorosScreen
 from poros_tui.state import AppState
 from poros_tui.widgets import machine_lines, run_lines
 from poros_tui.widgets.panel import Panel
+from poros_tui.widgets.steady import Choices
 
 _MOST_RECENT = 12
 _REFRESH_TICKS = 8
@@ -57,11 +58,11 @@ class HomeScreen(PorosScreen):
         with Container(id="home"):
             with Vertical(id="home-left"):
                 with Panel("Start", id="start"):
-                    yield OptionList(id="ways")
+                    yield Choices(id="ways")
                 with Panel("This machine", id="machine", term="VRAM"):
                     yield Static(id="machine-facts")
             with Panel("Recent runs", id="recent", term="run"):
-                yield OptionList(id="recent-runs")
+                yield Choices(id="recent-runs")
                 yield Static(NO_RUNS, id="no-runs", classes="quiet")
 
     def on_mount(self) -> None:

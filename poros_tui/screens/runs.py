@@ -26,6 +26,7 @@ from poros_tui.widgets import run_lines
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
 from poros_tui.widgets.panel import Panel
 from poros_tui.widgets.plot import Picture, Plot
+from poros_tui.widgets.steady import Choices
 from poros_tui.widgets.waiting import WaitingDialog
 
 _REFRESH_TICKS = 8
@@ -74,7 +75,7 @@ class RunsScreen(PorosScreen):
         """Above the list, below what is known of the chosen one, and its curve."""
         with Panel("Runs", id="run-panel", term="run"):
             yield Static(id="run-head", classes="quiet")
-            yield OptionList(id="run-list")
+            yield Choices(id="run-list")
             yield Static(NO_RUNS, id="run-none", classes="quiet")
         with Horizontal(id="run-below"):
             with Panel("Chosen", id="run-detail", term="run"):

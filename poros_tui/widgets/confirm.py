@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from poros_tui.widgets.steady import Dialog
+from poros_tui.widgets.steady import Choices, Dialog
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ConfirmDialog(Dialog[str]):
             yield Static(self._question, classes="dialog-title", markup=False)
             if self._detail:
                 yield Static(self._detail, classes="dialog-detail", markup=False)
-            yield OptionList(*map(_option, self._answers), id="answers")
+            yield Choices(*map(_option, self._answers), id="answers")
 
     def on_mount(self) -> None:
         """The keyboard is in the answers."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from textual import events
 from textual.await_complete import AwaitComplete
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
 from textual.screen import ModalScreen, Screen
+from textual.timer import Timer, TimerCallback
+from textual.widgets import OptionList
 
 Result = TypeVar("Result")
 
@@ -38,10 +40,32 @@ class Dialog(ModalScreen[Result], SteadyScreen[Result]):
         return super().dismiss(result)
 
 
+class Choices(OptionList):
+    """Textual's list, whose page keys fail in a window that is too small to show any of it."""
+
+    def _move_page(self, direction: Literal[-1, 1]) -> None:
+        """A page up or down."""
+        if self.scrollable_content_region:
+            super()._move_page(direction)
+
+
 class Palette(CommandPalette):
     """Textual's, which a second Enter must not close again either."""
 
     _is_answered = False
+
+    def _action_command_list(self, action: str) -> None:
+        """A key for its list; see `Choices`."""
+        if self.query_one(CommandList).scrollable_content_region:
+            super()._action_command_list(action)
+
+    def set_timer(self, delay: float, callback: TimerCallback | None = None, **named: Any) -> Timer:
+        """Textual's timers look for parts of it, which are gone once it is closed."""
+
+        def while_open() -> Any:
+            return callback() if callback is not None and not self._is_answered else None
+
+        return super().set_timer(delay, while_open, **named)
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """As `Dialog` does."""

@@ -1,6 +1,7 @@
 """Keys that come twice, or were meant for another screen, do no harm."""
 
 import ast
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import poros_tui
 from poros_tui.screens.config import ConfigScreen
 from poros_tui.screens.config_preview import PathDialog as NameDialog
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
-from tests.tui.pilot import piloted
+from tests.tui.pilot import app_of, piloted
 
 SOURCES = sorted(Path(poros_tui.__file__).parent.rglob("*.py"))
 DIALOGS = [
@@ -53,6 +54,50 @@ async def test_nor_in_the_palette(app, pilot):
     await pilot.pause()
     assert not isinstance(app.screen, CommandPalette)
     assert len(app.screen_stack) == 1
+
+
+@piloted()
+async def test_a_closed_palette_is_not_told_that_nothing_was_found(app, pilot):
+    await pilot.press("ctrl+p")
+    palette = app.screen
+    palette._start_no_matches_countdown("no such command")
+    # The timer has run off, and what it is for waits in the queue.
+    (tell,) = palette._no_matches_timer._callback.args
+    await palette.dismiss()
+    await pilot.pause()
+    assert tell() is None
+    assert not palette.children
+
+
+@piloted()
+async def test_a_screen_chosen_while_the_palette_opens_waits_for_it(app, pilot):
+    app.action_command_palette()
+    app.go("runs")
+    await pilot.pause()
+    await pilot.pause()
+    assert app.current_mode == "runs"
+    app.go("home")
+    assert isinstance(app.screen, CommandPalette)
+
+
+@piloted()
+async def test_page_keys_do_nothing_where_nothing_is_seen(app, pilot):
+    await pilot.resize_terminal(1, 1)
+    await pilot.press("pagedown", "pageup")
+    await pilot.press("ctrl+p", "pagedown", "pageup")
+    assert app._exception is None
+
+
+def test_leaving_while_a_screen_comes_up_is_no_bug():
+    app = app_of()
+
+    async def leave():
+        async with app.run_test():
+            app.go("doctor")
+            app.exit(0)
+
+    asyncio.run(leave())
+    assert (app.return_value, app.crash) == (0, None)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
