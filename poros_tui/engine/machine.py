@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ class Machine:
 
     Attributes:
         card: Its name; empty: no card that NVIDIA's driver knows.
-        card_total_bytes: Of the first card.
+        card_total_bytes: Of the first card that CUDA_VISIBLE_DEVICES leaves.
         card_used_bytes: By everybody.
         ram_total_bytes: Of the host.
         ram_free_bytes: What programs can still get.
@@ -68,7 +69,7 @@ class _Nvml:
             import pynvml
 
             pynvml.nvmlInit()
-            self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self.handle = _first_card(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES", "0"))
             name = pynvml.nvmlDeviceGetName(self.handle)
             self.name = name.decode() if isinstance(name, bytes) else str(name)
 
@@ -81,6 +82,14 @@ class _Nvml:
 
             return total_and_used(pynvml, self.handle)
         return None, None
+
+
+def _first_card(nvml: Any, visible: str) -> Any:
+    """The card that a run would take: an engine sees what CUDA_VISIBLE_DEVICES leaves."""
+    first = visible.partition(",")[0].strip()
+    if first.startswith(("GPU-", "MIG-")):
+        return nvml.nvmlDeviceGetHandleByUUID(first)
+    return nvml.nvmlDeviceGetHandleByIndex(int(first))
 
 
 def look(folder: Path, nvml: _Nvml) -> Machine:
