@@ -74,7 +74,12 @@ class PorosApp(App[int]):
         _key("q,ctrl+q", "leave", "app.quit", "Leave Poros", "Quit"),
         _key("ctrl+c", "interrupt", "app.interrupt", "Leave Poros; twice: stop the run and save"),
         _key("f2", "next_theme", "app.theme", "Next theme: dark, light, ansi, colour-blind safe"),
-        _key("escape", "leave_field", "app.leave-field", "Leave the field that is typed in"),
+        _key(
+            "escape",
+            "leave_field",
+            "app.leave-field",
+            "Leave the field that is typed in, or a part that is shown alone",
+        ),
     ]
     MODES: ClassVar = {name: _maker(name) for name in MODES}
     DEFAULT_MODE = "home"
@@ -194,6 +199,10 @@ class PorosApp(App[int]):
         if self.state.is_dirty and self._keep:
             await asyncio.to_thread(state.save, self.state.to_json())
 
+    def watch_disk(self, folder: Path) -> None:
+        """From the next look on the disk is the one of this folder."""
+        self._watch.folder = folder
+
     def summary(self) -> Summary:
         """What the header says."""
         machine = self.state.machine
@@ -257,7 +266,10 @@ class PorosApp(App[int]):
 
     def action_leave_field(self) -> None:
         """Keys are commands again."""
-        self.screen.set_focus(None)
+        if isinstance(self.screen, PorosScreen):
+            self.screen.leave()
+        else:
+            self.screen.set_focus(None)
 
     def action_leave(self) -> None:
         """Quit, and ask first if a run goes on."""

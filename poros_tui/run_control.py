@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from poros.demo_settings import MODEL_FOLDER, WHEEL_BYTES, demo_settings
 from poros.errors import PorosError
 from poros.run_folder import free_name
+from poros_tui import words
 from poros_tui.engine.commands import Answer as Taken
 from poros_tui.engine.commands import Command, order_later
-from poros_tui.engine.process import Engine, start_run
+from poros_tui.engine.process import Engine, Start, start_run
 from poros_tui.engine.run_list import FINISHED, Listed, RunList
 from poros_tui.state import state_file
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
@@ -28,6 +29,21 @@ _WAYS_TO_LEAVE = (
     Answer("detach", "Leave it running", "It goes on; `poros-tui attach` finds it again.", "l"),
     Answer("stop", "Stop and save", "It ends after this step and can go on later.", "s"),
     Answer("", "Stay here"),
+)
+
+
+_BESIDE = (
+    Answer("watch", "Watch the one that is going on", "This one is not started.", "w"),
+    Answer("start", "Start this one beside it", "Both are slower; each has less memory.", "b"),
+    Answer("", "Start nothing"),
+)
+_ANEW = (
+    Answer("anew", "Begin anew", "With the same settings, from the first step.", "b"),
+    Answer("", "Leave it"),
+)
+_IN_ITS_PLACE = (
+    Answer("watch", "Watch it", "", "w"),
+    Answer("", "Start nothing", "Another folder in Config starts another run."),
 )
 
 
@@ -56,21 +72,23 @@ class RunControl:
         else:
             state.followed = FollowedRun.at(run) if isinstance(run, Path) else FollowedRun(run)
         state.update(run_folder=state.followed.folder if state.followed else None)
+        self._app.watch_disk(state.run_folder or Path.cwd())
 
     async def start(
         self, config: Path, *, settings: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> bool:
-        """Start a run as a process that outlives the app, and show it; False: it was refused.
+        """Start a run as a process that outlives the app, and show it; False: it was not started.
+
+        While another one goes on, wherever it was started, it is asked first: in a worker only.
 
         Args:
             config: Its YAML file.
             settings: ``key=value`` texts, as of ``--set``.
             flags: More words of `poros train`.
         """
-        if self.is_going:
-            self._app.notify("A run is going on; stop it first, or let it end.", severity="warning")
-            return False
         try:
+            if not await self._may_start(Start(config, tuple(settings), tuple(flags))):
+                return False
             engine: Engine = await asyncio.to_thread(
                 start_run, config, settings=settings, flags=flags
             )
@@ -83,6 +101,54 @@ class RunControl:
         self._app.go("train")
         return True
 
+    async def _may_start(self, start: Start) -> bool:
+        """Whether nothing goes on, or the user wants one more beside it."""
+        going = await asyncio.to_thread(self.list.going_now)
+        followed = self._app.state.followed
+        if followed is not None and followed.is_going and followed.folder not in going:
+            going.append(followed.folder)
+        if not going:
+            return True
+        wanted = await asyncio.to_thread(start.folder)
+        same = next((one for one in going if one.resolve() == wanted.resolve()), None)
+        shown = same or going[0]
+        name = words.safe(shown.name)
+        answer = await self._app.push_screen_wait(
+            ConfirmDialog(
+                "This run is going on already." if same else "Another run is going on.",
+                _IN_ITS_PLACE if same else _BESIDE,
+                f"{name} has the folder." if same else f"{name} uses this machine's memory too.",
+            )
+        )
+        if answer == "watch":
+            self.show(shown)
+        return answer == "start"
+
+    def go_on(self, folder: Path, settings: Sequence[str] = ()) -> None:
+        """Start a run again: it goes on from its last checkpoint; without one it begins anew.
+
+        Args:
+            folder: Of a run that ended.
+            settings: ``key=value`` texts to change.
+        """
+        # A start that was refused has left no folder; what was started is known if it was here.
+        followed, start = self._app.state.followed, Start(folder / "config.yaml")
+        if not start.config.is_file():
+            begun = followed.start if followed and followed.folder == folder else None
+            if begun is None:
+                self._app.notify(
+                    "Its folder is gone, and its config with it: start it from 5 Config.",
+                    severity="warning",
+                )
+                return
+            start = begun
+        # A config names its folder as the first start did, from wherever that was.
+        place = f"output_dir={folder}"
+        again = self.start(
+            start.config, settings=(*start.settings, place, *settings), flags=start.flags
+        )
+        self._app.run_worker(again, exclusive=True, group="start")
+
     @property
     def is_going(self) -> bool:
         """The shown run's process is there."""
@@ -94,15 +160,29 @@ class RunControl:
         if not listed.run.path.is_dir():
             self._app.notify("Its folder is gone.", severity="warning")
             return
+        self.show(listed.run.path, "result" if listed.run.state == FINISHED else "train")
+
+    def show(self, folder: Path, mode: str = "train") -> None:
+        """Follow a run, unless it is followed already, and go to a screen that shows it."""
         followed = self._app.state.followed
-        if followed is None or followed.folder != listed.run.path:
-            self.follow(listed.run.path)
-        self._app.go("result" if listed.run.state == FINISHED else "train")
+        if followed is None or followed.folder != folder:
+            self.follow(folder)
+        self._app.go(mode)
 
     def resume(self, listed: Listed) -> None:
-        """Go on from the last checkpoint."""
-        config, place = listed.run.path / "config.yaml", f"output_dir={listed.run.path}"
-        self._app.run_worker(self.start(config, settings=[place]), exclusive=True)
+        """Go on from the last checkpoint; without one ask whether it is to begin anew."""
+        folder = listed.run.path
+        if listed.checkpoint_step is not None:
+            self.go_on(folder)
+            return
+
+        def answered(answer: str | None) -> None:
+            if answer == "anew":
+                self.go_on(folder)
+
+        question = f"Begin {words.shortened(words.safe(listed.name), 30)} anew?"
+        told = "Nothing was saved before it ended, so there is nothing to go on from."
+        self._app.push_screen(ConfirmDialog(question, _ANEW, told), answered)
 
     def demo(self) -> None:
         """Get the demo's model, unless it is there, and train it."""

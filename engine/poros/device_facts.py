@@ -1,4 +1,4 @@
-"""A card's memory as its driver tells it: what is used, and by whom; torch-free."""
+"""A card as its driver tells it: memory, and by whom it is used, heat; torch-free."""
 
 from __future__ import annotations
 
@@ -35,6 +35,48 @@ def total_and_used(nvml: Any, handle: Any) -> tuple[int, int]:
     except (nvml.NVMLError, AttributeError, TypeError):
         told = nvml.nvmlDeviceGetMemoryInfo(handle)
     return int(told.total), int(told.used)
+
+
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+"""NVML's bits for heat, by driver or hardware, and for too little power from outside.
+
+The power limit is none of them: most cards are at theirs whenever they work.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CardHeat:
+    """How warm a card is; None: the driver does not say.
+
+    Attributes:
+        celsius: Of the chip.
+        watts: What it draws.
+        slowed: It lowers its clock, since it is hot or gets too little power.
+    """
+
+    celsius: int | None = None
+    watts: float | None = None
+    slowed: bool | None = None
+
+
+def heat_of(nvml: Any, handle: Any) -> CardHeat:
+    """What the driver says of a card's heat now; drivers differ in what they know."""
+    reasons = _asked(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if reasons is None:  # its name before the driver 535
+        reasons = _asked(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    milliwatts = _asked(nvml, "nvmlDeviceGetPowerUsage", handle)
+    return CardHeat(
+        celsius=_asked(nvml, "nvmlDeviceGetTemperature", handle, 0),  # 0: the chip's own sensor
+        watts=None if milliwatts is None else milliwatts / 1000,
+        slowed=None if reasons is None else bool(reasons & _SLOWED),
+    )
+
+
+def _asked(nvml: Any, function: str, *arguments: Any) -> int | None:
+    try:
+        return int(getattr(nvml, function)(*arguments))
+    except (nvml.NVMLError, AttributeError, TypeError):
+        return None
 
 
 class Card:

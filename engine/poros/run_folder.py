@@ -49,6 +49,8 @@ class RunFolder:
     was_empty: bool = False
     """Nothing lay in it before."""
     identity: Mapping[str, Any] = field(default_factory=dict)
+    replaces: str = ""
+    """The number of a run without results that lay here; it ends with this one's `record`."""
     _lock_descriptor: int = -1
 
     @property
@@ -137,6 +139,8 @@ def open_run_folder(
             record = _refuse_other_run(path, identity, resume=resume)
             if record and _has_results(path):
                 folder.run_id, folder.exact = record["run_id"], record["exact"]
+            else:
+                folder.replaces = str(record.get("run_id", ""))
             _prove_writable(folder)
         except BaseException:
             folder.discard()

@@ -44,8 +44,14 @@ def registry_folder() -> Path:
     return platformdirs.user_state_path("poros", appauthor=False) / "runs"
 
 
-def keep(run_id: str, path: Path) -> None:
-    """Remember where a run writes; that the file can't be written stops nothing."""
+def keep(run_id: str, path: Path, *, instead_of: str = "") -> None:
+    """Remember where a run writes; that the file can't be written stops nothing.
+
+    ``instead_of`` is a run whose folder it took over: each new try in a folder would leave one that
+    is gone in the list.
+    """
+    if instead_of and instead_of != run_id:
+        forget(instead_of)
     record = {"run_id": run_id, "path": str(path.absolute()), "started_s": time.time()}
     with contextlib.suppress(OSError, PorosStorageError):
         place = _place(run_id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from poros_tui.engine.commands import LiveSample, Watch
 from poros_tui.engine.follow import EventReader
-from poros_tui.engine.process import Ending, Engine, State, engine_at
+from poros_tui.engine.process import Ending, Engine, Start, State, engine_at
 from poros_tui.engine.run_state import RunState
 
 TICK_LIMIT_S = 0.02
@@ -34,6 +34,7 @@ class FollowedRun:
         self.ending: Ending | None = None
         self.is_behind = False
         self._reader = EventReader(engine.events_path)
+        self._began_s = time.time() if engine.is_own else 0.0
         self._watch: Watch | None = None
 
     @classmethod
@@ -47,9 +48,19 @@ class FollowedRun:
         return self.engine.folder
 
     @property
+    def start(self) -> Start | None:
+        """What it was started with; None: it was found."""
+        return self.engine.start
+
+    @property
     def is_going(self) -> bool:
         """Its process is there."""
         return self.process != "ended"
+
+    @property
+    def is_starting(self) -> bool:
+        """It was started here and has said nothing yet; what is told is of a process before it."""
+        return self.is_going and self.run.last_s < self._began_s
 
     @property
     def caught_up(self) -> bool:

@@ -27,6 +27,7 @@ from poros.errors import PorosConfigError
 from poros.event_log import last_line
 from poros.events import RunFailed, RunFinished, from_line
 from poros_tui.engine.follow import last_lines
+from poros_tui.engine.run_list import newest_checkpoint
 
 PROGRAM = (sys.executable, "-m", "poros")
 
@@ -60,18 +61,54 @@ class Ending:
     event_line: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run is started with.
+
+    Attributes:
+        config: Its YAML file.
+        settings: ``key=value`` texts, as of ``--set``.
+        flags: More words of `poros train`, such as ``--resume never``.
+    """
+
+    config: Path
+    settings: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """Of `poros`'s hidden command ``run``."""
+        sets = [word for text in self.settings for word in ("--set", text)]
+        return ["run", str(self.config), *sets, *self.flags]
+
+    def folder(self, environ: Mapping[str, str] | None = None) -> Path:
+        """Where it would write, absolute. Reads and checks the config: a tenth of a second.
+
+        Raises:
+            PorosConfigError: The config is wrong; all problems at once.
+        """
+        from poros.config_load import load_config
+
+        config = load_config(self.config, settings=self.settings, environ=environ).config
+        return Path(config.output_dir).expanduser().absolute()
+
+
 class Engine:
     """A run's engine process.
 
     Attributes:
         folder: The run's folder, absolute.
         is_own: It was started here.
+        start: What it was started with; None: it was found.
     """
 
-    def __init__(self, folder: Path, child: Child | None = None) -> None:
+    def __init__(
+        self, folder: Path, child: Child | None = None, start: Start | None = None
+    ) -> None:
         """Use `start_run`, `find_run` or `engine_at`."""
         self.folder = folder
         self.is_own = child is not None
+        self.start = start
         self._child = child
         self._had_folder = False
         self._ending: Ending | None = None
@@ -235,11 +272,8 @@ def start_run(
     Raises:
         PorosConfigError: The config is wrong; all problems at once.
     """
-    from poros.config_load import load_config
-
-    loaded = load_config(config, settings=settings, environ=environ).config
-    words = ["run", str(config), *(word for text in settings for word in ("--set", text)), *flags]
-    return start_engine(Path(loaded.output_dir), words, environ=environ)
+    start = Start(config, tuple(settings), tuple(flags))
+    return Engine(start.folder(environ), Child(start.words, environ), start)
 
 
 def start_engine(
@@ -295,13 +329,18 @@ def _written_s(folder: Path) -> float:
 
 def _killed(folder: Path, code: int | None, lines: tuple[str, ...]) -> Ending:
     """The words for a process that ended without any."""
-    again = "start it again: it goes on from its last checkpoint"
+    saved = newest_checkpoint(folder)
+    again = "start it again: "
+    if saved is None:
+        again += "nothing was saved yet, so it begins anew"
+    else:
+        again += f"it goes on from step {saved}"
     if _ran_out_of_memory(folder):
         return Ending(
             "killed",
             code or 128 + signal.SIGKILL,
             "the system ended the engine because the machine ran out of memory",
-            remediation=f"close other programs or lower per_device_batch_size, then {again}",
+            remediation=f"close other programs, then {again}",
             code="E-host-memory",
             log_lines=lines,
         )

@@ -23,6 +23,7 @@ NEAR_CAP = 0.95
 HOT_C = 87
 DIVERGED = 1.5
 """The smoothed loss, as a multiple of its lowest value so far."""
+_ZERO_STEPS = 5
 _SETTLED_STEPS = 30
 """Steps before a loss is judged."""
 
@@ -54,7 +55,7 @@ class Surroundings:
         card_total_bytes: Of the card that it trains on.
         card_used_bytes: By everybody.
         card_celsius: Its temperature.
-        card_throttles: It slows itself down, since it is hot or has too little power.
+        card_slowed: It slows itself down, since it is hot or has too little power.
     """
 
     now_s: float
@@ -63,7 +64,7 @@ class Surroundings:
     card_total_bytes: int | None = None
     card_used_bytes: int | None = None
     card_celsius: int | None = None
-    card_throttles: bool = False
+    card_slowed: bool | None = None
 
 
 def alerts_of(run: RunState, around: Surroundings) -> list[Alert]:
@@ -86,6 +87,17 @@ def _not_finite(run: RunState, _: Surroundings) -> Iterator[Alert]:
             ERROR,
             f"The loss of step {count(bad)} is no number.",
             "Stop, and start again with a lower learning rate.",
+        )
+
+
+def _zero(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    losses = run.steps.tail("loss", _ZERO_STEPS)
+    if len(losses) == _ZERO_STEPS and not losses.any() and is_going(run, around):
+        yield Alert(
+            "zero",
+            ERROR,
+            f"The loss is zero in {_ZERO_STEPS} steps: nothing is learned.",
+            "Stop, and look in 4 Data at what of a row is trained.",
         )
 
 
@@ -163,24 +175,39 @@ def _stalled(run: RunState, around: Surroundings) -> Iterator[Alert]:
             "stalled",
             WARNING,
             f"This step takes {duration(passed_s)}; others took {duration(median_s)}.",
-            "Another program may be using the card or the disk.",
+            f"Another program may be using the {_computes_on(run)} or the disk.",
         )
 
 
+def _computes_on(run: RunState) -> str:
+    return "processor" if run.started is not None and run.started.device == "cpu" else "card"
+
+
 def _hot(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    if not is_going(run, around):
+        return
     celsius = around.card_celsius
-    if around.card_throttles or (celsius is not None and celsius >= HOT_C):
-        warm = f"at {celsius} °C" if celsius is not None else "hot"
+    is_hot = celsius is not None and celsius >= HOT_C
+    if around.card_slowed and not is_hot:
+        warm = f" at {celsius} °C" if celsius is not None else ""
         yield Alert(
             "hot",
             WARNING,
-            f"The card is {warm}" + (" and slows down." if around.card_throttles else "."),
+            f"The card slows itself down{warm}: it is too hot, or has too little power.",
+            "Look at its fans and its power cables; the result is the same.",
+        )
+    elif is_hot:
+        yield Alert(
+            "hot",
+            WARNING,
+            f"The card is at {celsius} °C" + (" and slows down." if around.card_slowed else "."),
             "Better cooling makes it faster; the result is the same.",
         )
 
 
 _LOOKS: tuple[Callable[[RunState, Surroundings], Iterator[Alert]], ...] = (
     _not_finite,
+    _zero,
     _diverging,
     _near_cap,
     _disk,

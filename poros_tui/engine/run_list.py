@@ -12,6 +12,8 @@ from poros.run_registry import Known
 from poros.runs import GONE, KILLED, RUNNING, Run, look_at
 
 FAILED, FINISHED, STOPPED = "failed", "finished", "stopped"
+UNFINISHED = (STOPPED, FAILED, KILLED)
+"""It ended before its last step."""
 _Key = tuple[str, bool, int, int]
 
 
@@ -41,8 +43,7 @@ class Listed:
     @property
     def can_resume(self) -> bool:
         """It ended before its last step and has a checkpoint to go on from."""
-        unfinished = self.run.state in (STOPPED, FAILED, KILLED)
-        return unfinished and self.checkpoint_step is not None
+        return self.run.state in UNFINISHED and self.checkpoint_step is not None
 
 
 class RunList:
@@ -79,6 +80,11 @@ class RunList:
         if latest != self.latest or not self.was_read:
             self.latest, self.version = latest, self.version + 1
         self.was_read = True
+
+    def going_now(self) -> list[Path]:
+        """Folders that a process holds at this moment; for a worker: it reads files."""
+        known = run_registry.known_runs(self._places)
+        return [run.path for run in known if not run.gone and run_folder.is_held(run.path)]
 
     def _run(self) -> None:
         while True:

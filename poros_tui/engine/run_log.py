@@ -30,10 +30,10 @@ PHASES = {
     "download": "Download",
     "tokenise": "Read the data",
     "hash": "Check the model's files",
-    "device": "Wake the card",
+    "device": "Get ready to compute",
     "load": "Load the model",
     "quantise": "Pack the model to 4 bits",
-    "plan": "Plan what stays on the card",
+    "plan": "Plan which blocks stay",
     "attach": "Put the adapter in",
     "read": "Read the model's bytes",
     "evaluate": "Measure the held-out loss",
@@ -80,7 +80,7 @@ def _prepared(event: events.DataPrepared) -> Lines:
 
 
 def _planned(event: events.PlanMade) -> Lines:
-    stay = f"{len(event.resident)} of {event.num_blocks} blocks stay on the card"
+    stay = f"{len(event.resident)} of {event.num_blocks} blocks stay"
     if event.num_slots:
         stay += f", the others pass through {event.num_slots} slots"
     known = event.bottleneck and not event.bottleneck.startswith("unknown")

@@ -117,6 +117,14 @@ class RunState:
         return self.started.total_steps if self.started else 0
 
     @property
+    def saved_step(self) -> int | None:
+        """Of the newest checkpoint; None: there is none, and a new start begins anew."""
+        if self.checkpoints:
+            return self.checkpoints[-1].step
+        # The file is cut there on resume, so the checkpoint's own line may be gone.
+        return self.first_step or None
+
+    @property
     def num_steps_here(self) -> int:
         """The steps that this process made."""
         return self.steps.num_steps - self._began_here
@@ -172,6 +180,9 @@ class RunState:
         self.shrinks.clear()
         kept = [found for found in self.evals if found.step <= first_step]
         self.evals = deque(kept, maxlen=MAX_LOOKS)
+        # One that went on from an older checkpoint has set the newer ones aside.
+        while self.checkpoints and self.checkpoints[-1].step > first_step:
+            self.checkpoints.pop()
 
     def _wake(self, phase: str) -> None:
         """A process looks through its inputs before it says that it began.

@@ -97,6 +97,10 @@ class PorosScreen(SteadyScreen[None]):
                 return str(told)
         return self.HELP or ""
 
+    def leave(self) -> None:
+        """Escape: keys are commands again."""
+        self.set_focus(None)
+
     @property
     def mode_name(self) -> str:
         """The key of `MODES`."""

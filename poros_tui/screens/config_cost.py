@@ -68,6 +68,7 @@ class Cost:
         disk_bytes: Of checkpoints and adapter.
         step_s: The floor of a step's time.
         num_steps: Optimizer steps.
+        save_steps: Between two checkpoints.
         plan: What lies where.
         refusal: Why it does not fit; empty: it does.
         way_out: What would fit.
@@ -79,6 +80,7 @@ class Cost:
     disk_bytes: int | None = None
     step_s: float | None = None
     num_steps: int | None = None
+    save_steps: int = 0
     plan: Estimate | None = None
     refusal: str = ""
     way_out: str = ""
@@ -115,7 +117,7 @@ def cost(
     read = _Read(config)
     steps = _num_steps(read, num_rows)
     if model is None:
-        return Cost(num_steps=steps, hangs_on=frozenset(read.keys))
+        return Cost(num_steps=steps, save_steps=config.save_steps, hangs_on=frozenset(read.keys))
     sizes = sizes_of(
         model,
         read.lora_rank,
@@ -125,7 +127,7 @@ def cost(
         read.quantization != "nf4",
     )
     if sizes is None:
-        return Cost(num_steps=steps, hangs_on=frozenset(read.keys))
+        return Cost(num_steps=steps, save_steps=config.save_steps, hangs_on=frozenset(read.keys))
     step = StepShape(
         num_rows=read.per_device_batch_size * read.max_seq_length,
         accumulation=read.gradient_accumulation_steps,
@@ -142,6 +144,7 @@ def cost(
         disk_bytes=read.keep_checkpoints * state + sizes.adapter_bytes,
         step_s=plan.step_s,
         num_steps=steps,
+        save_steps=config.save_steps,
         plan=plan if on_card else None,
         refusal=refusal[0],
         way_out=refusal[1],

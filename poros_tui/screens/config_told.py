@@ -110,7 +110,7 @@ def cost_lines(found: Cost, computer: Computer, cut: str = "") -> Content:
     elif not computer.card:
         lines.append(_line("Card", Content("none: it trains on the CPU")))
     if found.host_bytes is not None:
-        lines.append(_line("RAM", _bar(found.host_bytes, computer.host_bytes, "free")))
+        lines.append(_line("RAM", _bar(found.host_bytes, computer.host_bytes, free=True)))
     if found.disk_bytes is not None:
         told = f"{words.gigabytes(found.disk_bytes)} for checkpoints"
         lines.append(_line("Disk", Content(told)))
@@ -193,7 +193,8 @@ def _more(told: str) -> Content:
     return Content.styled(f"{'':6}{told}", "$secondary")
 
 
-def _bar(part: int, whole: int, what: str = "") -> Content:
+def _bar(part: int, whole: int, *, free: bool = False) -> Content:
+    """``free``: the whole is what is free, not what there is."""
     signs = glyphs.chosen()
     if not whole:
         return Content(words.gigabytes(part))
@@ -202,7 +203,9 @@ def _bar(part: int, whole: int, what: str = "") -> Content:
     bar = Content.assemble(
         (signs.bar * filled, colour), (signs.trough * (_BAR - filled), "$secondary")
     )
-    return bar + Content(f" {words.of_gigabytes(part, whole)} {what}".rstrip())
+    if free:
+        return bar + Content(f" {words.gigabytes(part)}, {words.gigabytes(whole)} free")
+    return bar + Content(f" {words.of_gigabytes(part, whole)}")
 
 
 def _plan(found: Cost) -> str:
@@ -234,7 +237,13 @@ def meaning(form: Form) -> Content:
 
 
 def _steps(found: Cost) -> str:
-    return "unknown until the data is read" if found.num_steps is None else f"{found.num_steps:,}"
+    if found.num_steps is None:
+        return "unknown until the data is read"
+    saved = ""
+    if found.save_steps:
+        at_end = found.save_steps >= found.num_steps
+        saved = ", saved at the end only" if at_end else f", saved every {found.save_steps:,}"
+    return f"{found.num_steps:,}{saved}"
 
 
 def _time(found: Cost, computer: Computer) -> str:

@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from poros.runs import KILLED, RUNNING
+from poros.runs import RUNNING
 from poros_tui import glyphs, words
-from poros_tui.engine.run_list import FAILED, STOPPED, Listed
+from poros_tui.engine.run_list import UNFINISHED, Listed
 from poros_tui.screens.base import PorosScreen
 from poros_tui.state import AppState
 from poros_tui.widgets import machine_lines, run_lines
@@ -99,8 +99,10 @@ class HomeScreen(PorosScreen):
             self.shell.runs.demo()
         elif way == "resume" and going is not None:
             self.shell.runs.resume(going)
+        elif way == "resume" and self._cut_off is not None:
+            self.shell.runs.resume(self._cut_off)
         elif way == "resume":
-            self.notify(self._why_nothing_goes_on(), timeout=6, markup=False)
+            self.notify("No run was cut off: there is nothing to go on with.", timeout=6)
         elif way == "running":
             self.shell.runs.open(self._runs[0])
         else:
@@ -115,19 +117,16 @@ class HomeScreen(PorosScreen):
             self.shell.runs.open(self._runs[event.option_index])
 
     @property
-    def _going_on(self) -> Listed | None:
-        """The latest run, if it was cut off."""
+    def _cut_off(self) -> Listed | None:
+        """The latest run, if it ended before its last step."""
         ended = [one for one in self._runs if one.run.state != RUNNING]
-        return ended[0] if ended and ended[0].can_resume else None
+        return ended[0] if ended and ended[0].run.state in UNFINISHED else None
 
-    def _why_nothing_goes_on(self) -> str:
-        ended = [one for one in self._runs if one.run.state != RUNNING]
-        if ended and ended[0].run.state in (FAILED, KILLED, STOPPED):
-            return (
-                f"{_short(ended[0])} has no checkpoint to go on from: it can only begin again."
-                " Choose it in All runs, then Clone."
-            )
-        return "No run was cut off: there is nothing to go on with."
+    @property
+    def _going_on(self) -> Listed | None:
+        """The same, if it has a checkpoint."""
+        found = self._cut_off
+        return found if found is not None and found.can_resume else None
 
     def _draw(self, room: int) -> None:
         ways = self.query_one("#ways", OptionList)

@@ -17,7 +17,7 @@ from poros import runs as known_runs
 from poros.errors import PorosError
 from poros.runs import GONE, RUNNING
 from poros_tui import glyphs, words
-from poros_tui.engine.run_list import FINISHED, Listed
+from poros_tui.engine.run_list import UNFINISHED, Listed
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.runs_compare import CompareDialog
 from poros_tui.screens.runs_detail import curve_of, detail
@@ -57,7 +57,7 @@ class RunsScreen(PorosScreen):
         _key("c", "compare", "Compare", "Compare with the marked run"),
         _key("g", "resume", "Go on", "Go on from the last checkpoint"),
         _key("k", "clone", "Clone", "Take its config for a new run"),
-        _key("o", "report", "", "Write its report as a web page"),
+        _key("h", "report", "", "Write its HTML report"),
         _key("y", "copy_path", "", "Copy its folder's path", id="copy-path"),
         _key("delete,x", "delete", "Delete", "Delete its folder"),
     ]
@@ -134,9 +134,9 @@ class RunsScreen(PorosScreen):
             self.app.push_screen(CompareDialog(other.run, chosen.run))
 
     def action_resume(self) -> None:
-        """From the last checkpoint."""
+        """From the last checkpoint; without one it may begin anew."""
         chosen = self._chosen
-        if chosen is not None and chosen.can_resume:
+        if chosen is not None and chosen.run.state in UNFINISHED:
             self.shell.runs.resume(chosen)
         elif chosen is not None:
             self.notify(_why_not_resumed(chosen), severity="warning")
@@ -253,6 +253,6 @@ class RunsScreen(PorosScreen):
 def _why_not_resumed(listed: Listed) -> str:
     if listed.run.state == RUNNING:
         return "It is at work already: Enter shows it."
-    if listed.run.state == FINISHED:
-        return "It is done; clone its config for another run."
-    return "It has no checkpoint to go on from: clone its config instead."
+    if listed.run.state == GONE:
+        return "Its folder is gone."
+    return "It is done; clone its config for another run."

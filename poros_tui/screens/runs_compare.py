@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -14,7 +16,7 @@ from poros.errors import PorosError
 from poros.runs import Run, compare
 from poros_tui import glyphs, words
 from poros_tui.screens.runs_detail import curve_of
-from poros_tui.widgets.plot import Picture, Plot
+from poros_tui.widgets.plot import Curve, Mark, Picture, Plot
 from poros_tui.widgets.run_lines import LOOKS
 from poros_tui.widgets.steady import Dialog
 
@@ -24,10 +26,11 @@ _NAMES = {
     "train_s": "time in steps",
 }  # fmt: skip
 _WITHOUT_NEWS = ("output_dir",)
+_NUM_MARKS = 9
 
 
 class CompareDialog(Dialog[None]):
-    """The first run is drawn in the accent colour, the second one beside it."""
+    """The second run has signs on its curve: it is told apart without colours too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,c,q", "dismiss", "Close", id="compare.close"),
@@ -49,17 +52,18 @@ class CompareDialog(Dialog[None]):
     def on_mount(self) -> None:
         """Both curves in one frame."""
         first, second = self._runs
-        curves = (*curve_of(second, "other"), *curve_of(first, "curve"))
-        self.query_one(Plot).show(Picture(curves=curves))
+        behind, before = list(curve_of(second, "other")), list(curve_of(first, "curve"))
+        marks = [mark for curve in behind for mark in _marks(curve)]
+        self.query_one(Plot).show(Picture(curves=(*behind, *before), marks=marks))
         self.query_one(VerticalScroll).focus()
 
     def _names(self) -> Content:
-        line = glyphs.chosen().full * 2
+        line, sign = glyphs.chosen().full, glyphs.chosen().idle
         first, second = (words.shortened(words.safe(run.path.name), 28) for run in self._runs)
         return (
-            Content.styled(f"{line} {first}", "$accent")
+            Content.styled(f"{line * 3} {first}", "$accent")
             + Content("     ")
-            + Content.styled(f"{line} {second}", "$warning")
+            + Content.styled(f"{line}{sign}{line} {second}", "$warning")
         )
 
     def _differences(self) -> Content:
@@ -82,6 +86,13 @@ class CompareDialog(Dialog[None]):
         lines.append(Content.styled("Set differently" if settings else "Set alike", "$secondary"))
         lines += [_line(key, _told(key, a), _told(key, b)) for key, (a, b) in settings.items()]
         return Content("\n").join(lines)
+
+
+def _marks(curve: Curve) -> Iterator[Mark]:
+    """Signs along a curve: without colours, and for who can't tell them apart."""
+    for place in np.linspace(curve.x[0], curve.x[-1], _NUM_MARKS):
+        index = int(np.searchsorted(curve.x, place))
+        yield Mark(float(curve.x[index]), float(curve.y[index]), glyphs.chosen().idle, "other")
 
 
 def _line(name: str, first: str, second: str) -> Content:

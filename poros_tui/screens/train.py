@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -149,11 +150,14 @@ class TrainScreen(CurveScreen):
             weight=self.view.weight(len(run.steps)),
             is_going=followed.is_going and run.status != PAUSED and not run.has_ended,
         )
-        self._draw_alerts(alerts_of(run, self._around(followed, state, now_s)))
+        around = self._around(followed, state, now_s)
+        self._draw_alerts([] if followed.is_starting else alerts_of(run, around))
         if part == "start":
             panel = self.query_one("#start", Panel)
             waited_s = now_s - self._since_s
-            text = start_lines(run, now_s, waited_s, panel.content_size.width, self.signs)
+            told = RunState() if followed.is_starting else run
+            width = panel.content_size.width or self.size.width - 6
+            text = start_lines(told, now_s, waited_s, width, self.signs)
             self._fill("#start-lines", text)
         self._draw_plot(run)
         self._draw_numbers(run, scene)
@@ -174,18 +178,23 @@ class TrainScreen(CurveScreen):
         run, ending = followed.run, followed.ending
         if ending is not None:
             return "failed" if ending.status in ("failed", "killed") else "ended"
-        if run.status in (WAITING, STARTING):
+        if followed.is_starting or run.status in (WAITING, STARTING):
             return "start"
         return "going"
 
     def _around(self, followed: FollowedRun, state: AppState, now_s: float) -> Surroundings:
-        machine = state.machine
-        return Surroundings(
-            now_s=now_s,
-            is_alive=followed.is_going,
-            disk_free_bytes=machine.disk_free_bytes,
+        machine, started = state.machine, followed.run.started
+        around = Surroundings(
+            now_s=now_s, is_alive=followed.is_going, disk_free_bytes=machine.disk_free_bytes
+        )
+        if started is not None and started.device == "cpu":
+            return around  # a card is none of its business
+        return replace(
+            around,
             card_total_bytes=machine.card_total_bytes,
             card_used_bytes=machine.card_used_bytes,
+            card_celsius=machine.card_celsius,
+            card_slowed=machine.card_slowed,
         )
 
     def _draw_alerts(self, alerts: list[Alert]) -> None:
@@ -321,6 +330,13 @@ class TrainScreen(CurveScreen):
         for name in PAGES[1:]:
             self.set_class(name == page and not there, f"-page-{name}")
         self.call_after_refresh(self.redraw)
+
+    def leave(self) -> None:
+        """From a field, or else from a part that is shown alone."""
+        alone = [page for page in PAGES[1:] if self.has_class(f"-page-{page}")]
+        if self.focused is None and alone:
+            self.action_page(alone[0])
+        super().leave()
 
     def action_find(self) -> None:
         """Type a word; only lines with it are shown."""

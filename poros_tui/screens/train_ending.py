@@ -85,15 +85,15 @@ def _finished(run: RunState, width: int, glyphs: Glyphs) -> Content:
 
 
 def _stopped(run: RunState, glyphs: Glyphs) -> Content:
-    saved = run.checkpoints[-1].step if run.checkpoints else None
+    saved = run.saved_step
     lines = [Content.styled(f"{glyphs.idle} Stopped after step {count(run.step)}.", "bold")]
     told = (
         f"  Saved: it goes on from step {count(saved)} whenever you like."
         if saved is not None
-        else "  Nothing was saved before it stopped; it begins again."
+        else "  Nothing was saved before it stopped: it begins anew."
     )
     lines.append(Content.styled(told, SECOND))
-    lines.append(Content(" ") + _key("r", "Go on training"))
+    lines.append(Content(" ") + _key("r", "Begin anew" if saved is None else "Go on training"))
     return Content("\n").join(lines)
 
 
@@ -113,15 +113,17 @@ def _failed(run: RunState, ending: Ending, width: int, glyphs: Glyphs) -> Told:
         label = Content.styled("  To mend: ", "$accent")
         lines.append([label + wrapped[0], *(Content(" " * 11) + more for more in wrapped[1:])])
     lines.append([_saved_line(run)])
-    lines.append([Content(" ") + _choices(found)])
+    lines.append([Content(" ") + _choices(found, run)])
     text = Content("\n").join(line for block in lines for line in block)
     return Told(text, "failed", found)
 
 
 def _saved_line(run: RunState) -> Content:
-    if not run.checkpoints:
-        return Content.styled("  No checkpoint was saved yet: it begins again.", SECOND)
-    saved = run.checkpoints[-1].step
+    saved = run.saved_step
+    if run.started is None:
+        return Content.styled("  It had not begun yet: nothing is lost.", SECOND)
+    if saved is None:
+        return Content.styled("  No checkpoint was saved: it begins anew.", SECOND)
     again = run.step - saved
     told = f"  Saved up to step {count(saved)}"
     if again > 0:
@@ -130,9 +132,11 @@ def _saved_line(run: RunState) -> Content:
     return Content.styled(told, SECOND)
 
 
-def _choices(found: WayOut) -> Content:
+def _choices(found: WayOut, run: RunState) -> Content:
+    again = "Go on" if run.saved_step is not None else "Begin anew" if run.started else "Try again"
     if not found.settings:
-        return _key("r", "Go on from there")
+        change = _key("5", "Change it in Config") if run.started is None else Content("")
+        return _key("r", again) + change
     if found.goes_on:
-        return _key("a", f"Set {found.words} and go on") + _key("r", "Go on as it is")
-    return _key("a", f"Set {found.words} in a new run") + _key("r", "Try again as it is")
+        return _key("a", f"Set {found.words}, and {again.lower()}") + _key("r", f"{again} as it is")
+    return _key("a", f"Set {found.words} in a new run") + _key("r", f"{again} as it is")

@@ -19,7 +19,7 @@ RUN_KEYS = (
     _key("x", "abort", "abort", "Abort at once, without saving"),
     _key("d", "detach", "detach", "Leave Poros; the training goes on"),
     _key("enter", "result", "result", "See what it learned", "Result"),
-    _key("r", "resume", "resume", "Go on from the last checkpoint", "Go on"),
+    _key("r", "resume", "resume", "Go on from the last checkpoint, or begin anew", "Go on"),
     _key("a", "apply", "apply", "Make the change that helps, and go on", "Mend"),
     _key("z", "page('plot')", "plot", "The plot alone, or all", "Plot"),
     _key("m", "page('answers')", "answers", "All answers of the model, or all", "Answers"),

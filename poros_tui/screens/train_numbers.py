@@ -30,6 +30,7 @@ from poros_tui.words import (
 
 _LABEL, _VALUE = 15, 9
 _MOST_SPARKS = 4_000
+_WIDE = 50
 QUIET, SECOND = "$quiet", "$secondary"
 
 
@@ -131,14 +132,19 @@ def _rows(run: RunState, scene: Scene) -> list[Row]:
         speeds = steps.tail("num_tokens", 400) / steps.tail("duration_s", 400).clip(1e-9)
         rows.append(("tokens/s", count(pace.tokens_per_s), speeds, "$accent 70%"))
         rows.append(("a step", _seconds(pace.step_s), "", SECOND))
-    if run.checkpoints:
-        saved = run.checkpoints[-1]
-        rows.append(("saved step", count(saved.step), f"{gigabytes(saved.size_bytes)}", SECOND))
     if len(steps):
+        rows.append(_saved_row(run))
         seen = steps.last("trained_tokens")
         rows.append(("trained on", _millions(seen), "tokens", SECOND))
         rows.append(("so far", duration(steps.last("trained_s")), "", SECOND))
     return rows
+
+
+def _saved_row(run: RunState) -> Row:
+    if run.saved_step is None:
+        return "saved step", "none yet", "" if run.has_ended else "c saves one", SECOND
+    size = gigabytes(run.checkpoints[-1].size_bytes) if run.checkpoints else ""
+    return "saved step", count(run.saved_step), size, SECOND
 
 
 def _millions(number: float) -> str:
@@ -204,6 +210,8 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
     used = Content.styled(f"  {of_gigabytes(device.used, device.total)}", "bold")
     if short and run.peak_bytes:
         used += Content.styled(f", peak {gigabytes(run.peak_bytes)}", QUIET)
+    if not short and width >= _WIDE:
+        used += Content.styled(_heat(scene.machine), QUIET)
     parts = [(ours / device.total, "$accent"), (max(0, rest) / device.total, "$foreground 45%")]
     bar = stacked(parts, max(4, width - 5 - used.cell_length), scene.glyphs)
     plan = run.plan
@@ -222,6 +230,11 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
         Content.assemble(("card ", QUIET), bar, used),
         legend.truncate(width, ellipsis=True),
     ]
+
+
+def _heat(machine: Machine) -> str:
+    celsius = "" if machine.card_celsius is None else f"  {machine.card_celsius} °C"
+    return celsius + ("" if machine.card_watts is None else f"  {machine.card_watts:.0f} W")
 
 
 def _host_lines(run: RunState, scene: Scene, width: int) -> list[Content]:
@@ -281,7 +294,7 @@ def blocks_legend(run: RunState, glyphs: Glyphs, width: int) -> Content:
         (glyphs.arriving, "$warning", "arriving"),
         (glyphs.arrived, "$accent", there),
         (glyphs.computing, "bold", "computing"),
-        (glyphs.waiting, "$foreground 30%", "waiting in RAM"),
+        (glyphs.waiting, "$foreground 30%", "waiting" if _on_cpu(run) else "waiting in RAM"),
     )
     line = Content("")
     for sign, style, told in signs:

@@ -57,11 +57,11 @@ class Orders:
         if followed is None:
             return
         run = followed.run
-        saved = run.checkpoints[-1].step if run.checkpoints else 0
+        saved = run.saved_step or 0
         lost = max(0, run.step - saved)
         words = "1 step is" if lost == 1 else f"{count(lost)} steps are"
         loses = f"{words} lost, those since step {count(saved)}." if lost else ""
-        if not run.checkpoints:
+        if run.saved_step is None:
             loses = "Nothing was saved yet: all of it is lost."
         self._ask(
             "Abort the training at once?",
@@ -74,15 +74,10 @@ class Orders:
         )
 
     def resume(self, settings: tuple[str, ...] = ()) -> None:
-        """Start the run's engine again; it goes on from its last checkpoint."""
+        """Start the run's engine again; it goes on from its last checkpoint, if it has one."""
         followed = self.screen.followed
-        if followed is None or followed.is_going:
-            return
-        config = followed.folder / "config.yaml"
-        # The config names its folder as the first start did, from wherever that was.
-        place = f"output_dir={followed.folder}"
-        start = self.screen.shell.runs.start(config, settings=(place, *settings))
-        self.screen.run_worker(start, exclusive=True, group="start")
+        if followed is not None and not followed.is_going:
+            self.screen.shell.runs.go_on(followed.folder, settings)
 
     def apply(self, way_out: WayOut) -> None:
         """Go on with the change that helps; one that changes the result begins another run."""

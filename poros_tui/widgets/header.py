@@ -47,12 +47,14 @@ def summary_of(followed: FollowedRun | None, facts: tuple[str, ...]) -> Summary:
     if followed is None:
         return Summary(facts=facts)
     run = followed.run
-    status = run.status
+    status = "starting" if followed.is_starting else run.status
     if not followed.is_going and not run.has_ended:
         status = "crashed" if followed.caught_up else "ended"
     sign, colour = _LOOKS.get(status, ("busy", "accent"))
     glyph = str(getattr(glyphs.chosen(), sign))
-    share = f" {100 * run.step // run.total_steps} %" if run.total_steps and run.step else ""
+    share = ""
+    if run.total_steps and run.step and not followed.is_starting:
+        share = f" {100 * run.step // run.total_steps} %"
     model = run.started.model.rstrip("/").rpartition("/")[2] if run.started else ""
     about = words.safe(" · ".join(filter(None, (model, followed.folder.name))))
     return Summary(f"{status}{share}", glyph, colour, about, facts)

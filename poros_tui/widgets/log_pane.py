@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from poros_tui.engine.run_log import ERROR, WARNING, LogLine
 from poros_tui.glyphs import FANCY, Glyphs
-from poros_tui.words import clock
+from poros_tui.words import clock, safe
 
 MOST_LINES = 2_000
 
@@ -66,12 +66,12 @@ class LogLines(ScrollView):
 
     def want(self, text: str) -> None:
         """Show only lines with this text, in any case of letters; empty: all."""
-        self._wanted = text.casefold()
+        self._wanted = text
         self._sift()
 
     def _sift(self) -> None:
         at_end = self.scroll_offset.y >= self.max_scroll_y - 1
-        wanted = self._wanted
+        wanted = self._wanted.casefold()
         self._shown = [
             line
             for line in self._lines
@@ -86,6 +86,9 @@ class LogLines(ScrollView):
         """One line: time, sign, words."""
         index = y + self.scroll_offset.y
         width = self.scrollable_content_region.width
+        if not self._shown and self._lines and y == 0:
+            told = f"No line has {safe(self._wanted)}: / and esc show all lines again."
+            return Strip([Segment(told, self.get_component_rich_style("log--info"))]).crop(0, width)
         if index >= len(self._shown):
             return Strip.blank(width, self.rich_style)
         line = self._shown[index]

@@ -67,3 +67,7 @@ class StandingRuns(RunList):
 
     def refresh(self) -> None:
         """Nothing new."""
+
+    def going_now(self) -> list[Path]:
+        """Those that are said to run."""
+        return [one.run.path for one in self.latest if one.run.state == "running"]

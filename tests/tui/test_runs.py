@@ -11,6 +11,7 @@ from poros.run_registry import Known
 from poros_tui.engine.run_list import RunList, newest_checkpoint
 from poros_tui.screens.runs_compare import CompareDialog
 from poros_tui.widgets.confirm import ConfirmDialog
+from poros_tui.widgets.plot import Plot
 from poros_tui.widgets.waiting import WaitingDialog
 from tests.tui.listed_runs import EACH_STATE, StandingRuns
 from tests.tui.pilot import app_of, at, piloted
@@ -100,6 +101,10 @@ async def test_two_runs_are_compared_once_one_is_marked(app, pilot):
     table = str(app.screen.query_one("#compare-table", Static).content)
     assert "412" in table
     assert "287" in table
+    # Which curve is which can be told without colours.
+    rows = [strip.text for strip in map(app.screen.query_one(Plot).render_line, range(6))]
+    assert 4 <= "".join(rows).count("○") <= 9
+    assert "━○━ harbour-voice-r32" in str(app.screen.query_one(".dialog-title", Static).content)
     await pilot.press("escape")
     assert chosen(app) == 1
 
@@ -119,13 +124,18 @@ async def test_a_run_at_work_is_not_deleted_and_deleting_is_asked_for(app, pilot
 
 @piloted(mode="runs", make=each_state)
 async def test_what_can_t_go_on_says_why(app, pilot):
-    for _ in range(5):
-        await pilot.press("g", "down")
+    told = []
+    app.screen.notify = lambda message, **options: told.append(message)
+    app.notify = app.screen.notify
+    for key in ("g", "down", "g", "down", "g", "escape", "down", "down", "g", "down", "g"):
+        await pilot.press(key)
     await pilot.pause()
-    told = [note.message for note in app._notifications]
-    assert "It is at work already: Enter shows it." in told
-    assert "It has no checkpoint to go on from: clone its config instead." in told
-    assert "It is done; clone its config for another run." in told
+    assert told == [
+        "It is at work already: Enter shows it.",
+        "Its folder is gone, and its config with it: start it from 5 Config.",
+        "It is done; clone its config for another run.",
+        "Its folder is gone.",
+    ]
 
 
 def test_a_run_is_deleted_cloned_and_reported(remembered):
@@ -139,7 +149,7 @@ def test_a_run_is_deleted_cloned_and_reported(remembered):
         await at(app, pilot, "runs")
         asked = []
         app.push_screen = lambda screen, then=None: asked.append(screen)
-        await pilot.press("o")
+        await pilot.press("h")
         await pilot.pause()
         assert [type(screen) for screen in asked] == [WaitingDialog]
         del app.push_screen

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Input, Static
@@ -13,13 +14,15 @@ from poros_tui.engine.run_alerts import Surroundings, alerts_of
 from poros_tui.engine.run_state import RunState
 from poros_tui.engine.way_out import WayOut, way_out
 from poros_tui.glyphs import FANCY
+from poros_tui.screens.train import TrainScreen
 from poros_tui.screens.train_curves import View, at_cursor, picture_of
+from poros_tui.state import AppState
 from poros_tui.widgets.block_map import BlockMap
 from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.log_pane import LogPane
 from poros_tui.widgets.plot import Plot
 from tests.tui import made_runs
-from tests.tui.pilot import NOW, piloted
+from tests.tui.pilot import MACHINE, NOW, piloted
 from tests.tui.scenes import train as scenes
 
 WIDE, SMALL = (120, 40), (80, 24)
@@ -94,7 +97,7 @@ async def test_a_failed_run_says_why_and_what_helps(app, pilot):
     told = text_of(app, "#ending-lines")
     assert told.startswith("✗ The card ran out of memory.")
     assert "Saved up to step 400; 12 steps are made again." in told
-    assert "a Set vram_budget: min, num_slots: 2 and go on" in told
+    assert "a Set vram_budget: min, num_slots: 2, and go on" in told
     lines = app.screen.query_one(LogPane).lines.shown
     assert lines[-1].level == "error"
     assert is_shown(app, "#log")
@@ -177,9 +180,16 @@ async def the_log_is_filtered_by_what_is_typed(app, pilot):
     assert {"held-out loss" in line.text for line in pane.lines.shown} == {True}
     await pilot.press("enter")
     assert len(pane.lines.shown) == 4
+    await pilot.press("slash", *"xyz", "enter")
+    assert pane.lines.shown == []
+    assert pane.lines.render_line(0).text.startswith("No line has xyz: / and esc show all")
     await pilot.press("slash", "escape")
     assert len(pane.lines.shown) > 8
     assert not app.screen.query_one(Input).display
+    await pilot.press("l", "slash", "escape")
+    assert app.screen.has_class("-page-log")
+    await pilot.press("escape")
+    assert not app.screen.has_class("-page-log")
 
 
 async def keys_change_how_the_curve_is_drawn(app, pilot):
@@ -245,11 +255,19 @@ def test_a_remedy_gives_its_settings(remedy, expected):
     assert way_out(remedy) == expected
 
 
-def codes(made, **around):
+def alerts(made, **around):
     run = RunState()
     run.take_lines(made.lines)
-    around = {"now_s": made.now_s, "is_alive": True} | around
-    return [alert.code for alert in alerts_of(run, Surroundings(**around))]
+    return alerts_of(run, Surroundings(**{"now_s": made.now_s, "is_alive": True} | around))
+
+
+def codes(made, **around):
+    return [alert.code for alert in alerts(made, **around)]
+
+
+def told_of(made, **around):
+    [alert] = alerts(made, **around)
+    return f"{alert.says} {alert.advice}"
 
 
 def test_a_healthy_run_has_no_alert():
@@ -257,15 +275,54 @@ def test_a_healthy_run_has_no_alert():
     assert codes(made_runs.trained(412), **room) == []
 
 
+def with_losses(made, losses):
+    first = sum('"step_finished"' in line for line in made.lines) + 1
+    for step, loss in enumerate(losses, first):
+        event = made_runs.step_event(step, 1_200, random.Random(step))
+        made.tell(dataclasses.replace(event, loss=loss), event.duration_s)
+    return made
+
+
+def test_a_run_on_the_processor_hears_nothing_of_a_card():
+    made = made_runs.trained(20)
+    made.lines = [line.replace("cuda:0", "cpu") for line in made.lines]
+    made.tell(made_runs.heartbeat(20), 60.0)
+    assert "using the processor or the disk" in told_of(made)
+    run = RunState()
+    run.take_lines(made.lines)
+    screen = TrainScreen()
+    around = screen._around(SimpleNamespace(run=run, is_going=True), app_state(), 0.0)
+    assert around.card_total_bytes is None
+    assert around.disk_free_bytes == MACHINE.disk_free_bytes
+
+
+def app_state():
+    return AppState(machine=dataclasses.replace(MACHINE, card_celsius=95))
+
+
 def test_what_is_wrong_is_told():
     made = made_runs.trained(100)
     event = made_runs.step_event(101, 1_200, random.Random(0))
     made.tell(dataclasses.replace(event, loss=float("nan")), event.duration_s)
     assert codes(made) == ["nan"]
+    made = with_losses(made_runs.trained(100), [6.0] * 30)
+    assert codes(made) == ["diverging"]
+    made = with_losses(made_runs.begun(), [0.0] * 5)
+    assert codes(made) == ["zero"]
+    made = made_runs.trained(250)
+    shrunk = events.PlanShrunk(
+        step=250, phase="backward", change="4 blocks stay", plan={}, asked_bytes=1,
+        in_use_bytes=1, cap_bytes=1,
+    )  # fmt: skip
+    made.tell(shrunk)
+    assert codes(made) == ["shrunk-1"]
     made = made_runs.trained(250)
     assert codes(made, card_total_bytes=100, card_used_bytes=97) == ["near-cap"]
     assert codes(made, disk_free_bytes=10**9) == ["disk"]
     assert codes(made, card_celsius=91) == ["hot"]
+    assert codes(made, card_celsius=70, card_slowed=False) == []
+    assert "slows itself down at 70 °C" in told_of(made, card_celsius=70, card_slowed=True)
+    assert codes(made, card_celsius=91, is_alive=False) == []
     assert codes(made, now_s=made.now_s + 16) == []
     assert codes(made, now_s=made.now_s + 300) == ["silent"]
     made.tell(made_runs.heartbeat(250), 60.0)

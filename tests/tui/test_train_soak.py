@@ -20,6 +20,8 @@ FLOOD_PER_S, TRICKLE_PER_S = 20_000, 200
 class Standing:
     """An engine that is always there."""
 
+    is_own, start = False, None
+
     def __init__(self, folder):
         self.folder, self.events_path, self.logs = folder, folder / "events.jsonl", folder / "logs"
 

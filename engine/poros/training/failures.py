@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -16,9 +17,19 @@ from poros.errors import (
 )
 from poros.streaming.shortage import is_host_shortage, is_shortage, told_shortage
 
+_PROMISE = re.compile(
+    r"; (the last checkpoint is|checkpoints are) intact|, it goes on from the last checkpoint"
+)
+
 
 def as_poros_error(
-    error: BaseException, config: PorosConfig, *, step: int, phase: str, folder: Path
+    error: BaseException,
+    config: PorosConfig,
+    *,
+    step: int,
+    phase: str,
+    folder: Path,
+    has_saved: bool,
 ) -> PorosError | None:
     """The error to show; None: it is a bug of ours.
 
@@ -28,7 +39,17 @@ def as_poros_error(
         step: The last one that was made.
         phase: What it was in.
         folder: Where it writes.
+        has_saved: There is a checkpoint to go on from; without one none is promised.
     """
+    found = _told(error, config, step=step, phase=phase, folder=folder)
+    if found is not None and not has_saved:
+        found.remediation = _PROMISE.sub("; nothing was saved yet", found.remediation)
+    return found
+
+
+def _told(
+    error: BaseException, config: PorosConfig, *, step: int, phase: str, folder: Path
+) -> PorosError | None:
     if isinstance(error, PorosError):
         return error
     where = f"step {step + 1}" if step else "before the second step"

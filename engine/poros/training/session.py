@@ -27,7 +27,7 @@ from poros.events import Event, RunFinished
 from poros.orders import obey
 from poros.progress import Printer
 from poros.run_end import failed_event
-from poros.run_folder import RunFolder, open_run_folder
+from poros.run_folder import RunFolder, open_run_folder, read_run
 from poros.training.assembly import Assembly
 from poros.training.failures import as_poros_error
 from poros.training.inputs import Given
@@ -164,6 +164,7 @@ class Session:
             try:
                 if not in_this_run:
                     run.record(dump_config(config))
+                    run_registry.keep(run.run_id, run.path, instead_of=run.replaces)
                 # A start that is refused must leave the run that is there as it is.
                 with EventLog(
                     run.events_path, keep_bytes=keep_bytes, held=in_this_run
@@ -180,6 +181,8 @@ class Session:
             finally:
                 if not self._began:
                     run.discard()
+                    if read_run(run.path) is None:
+                        run_registry.forget(run.run_id)
 
     def _run_in(self, run: RunFolder, point: ResumePoint | None) -> RunFinished:
         assert self._log is not None
@@ -300,7 +303,12 @@ class Session:
             return finished
         assert isinstance(outcome, BaseException)
         error = as_poros_error(
-            outcome, self.config, step=self.step, phase=self._phase, folder=run.events_path
+            outcome,
+            self.config,
+            step=self.step,
+            phase=self._phase,
+            folder=run.events_path,
+            has_saved=self._checkpoint is not None,
         )
         if error is None:
             message = f"{type(outcome).__name__}: {outcome}"

@@ -5,6 +5,7 @@ import math
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ from tests.engine.training.tiny_run import results_of, tiny_settings, write_rows
 @pytest.fixture
 def settings(chat_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     failpoints.reset()
     yield tiny_settings(chat_folder, tmp_path)
     torch.use_deterministic_algorithms(False)
@@ -91,12 +93,14 @@ def test_a_run_leaves_its_adapter_events_and_two_checkpoints(settings):
 
 
 def test_a_run_is_remembered_and_one_that_never_began_is_not(settings, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with pytest.raises(PorosDataError):
         train(settings, dataset=str(tmp_path / "no.jsonl"))
     assert known_runs() == []
-    train(settings)
-    assert [run.path for run in known_runs()] == [out(settings)]
+    monkeypatch.setattr(trainer_module, "train_step", Mock(side_effect=MemoryError))
+    for _ in range(2):
+        with pytest.raises(PorosHostMemoryError):
+            train(settings)
+        assert [(run.path, run.gone) for run in known_runs()] == [(out(settings), False)]
 
 
 def test_a_stopped_and_resumed_run_has_the_bits_of_an_uninterrupted_one(settings, tmp_path):
@@ -251,7 +255,7 @@ def test_auto_skips_a_damaged_checkpoint_with_a_warning(settings):
     assert results_of(out(settings)) == whole
 
 
-def test_bad_input_leaves_no_folder(settings, tmp_path):
+def test_bad_input_leaves_no_folder_and_no_run_in_the_list(settings, tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": "a", "completion": "b"}\n{"prompt"\n')
     with pytest.raises(PorosDataError, match=r"bad\.jsonl:2"):
@@ -259,6 +263,7 @@ def test_bad_input_leaves_no_folder(settings, tmp_path):
     with pytest.raises(PorosConfigError, match="128 positions"):
         train(settings, max_seq_length=256)
     assert not out(settings).exists()
+    assert known_runs() == []
 
 
 def test_one_full_disk_is_survived_and_three_in_a_row_end_the_run(settings, monkeypatch):
@@ -318,14 +323,14 @@ def test_a_non_finite_loss_keeps_the_last_checkpoint_and_dumps_the_batch(setting
 def test_memory_and_device_failures_are_recorded_with_their_codes(
     settings, monkeypatch, error, kind
 ):
-    def fail(*arguments, **named):
-        raise error
-
-    monkeypatch.setattr(trainer_module, "train_step", fail)
+    monkeypatch.setattr(trainer_module, "train_step", Mock(side_effect=error))
     with pytest.raises(kind):
         train(settings)
     last = list(read_events(out(settings) / "events.jsonl"))[-1]
     assert (last.type, last.exit_code) == (kind.__name__, kind.exit_code)
+    # None was saved, so none may be promised.
+    assert "nothing was saved yet" in last.remediation
+    assert "checkpoint" not in last.remediation
 
 
 def test_a_pause_waits_and_a_checkpoint_can_be_asked_for(settings):

@@ -121,7 +121,9 @@ def test_killing_the_app_leaves_the_run_and_killing_the_run_is_told(config):
     assert time.monotonic() - told_s < 3
     assert (ending.status, ending.exit_code) == ("killed", None)
     assert "without a word" in ending.message
-    assert "goes on from its last checkpoint" in ending.remediation
+    assert ending.remediation.endswith("nothing was saved yet, so it begins anew")
+    (engine.folder / "checkpoints" / "step-000007").mkdir()
+    assert engine_at(engine.folder).ending().remediation.endswith("it goes on from step 7")
     assert set(ending.log_lines) == {
         "said before there was a folder", "the library says something", "and something else"
     }  # fmt: skip

@@ -39,8 +39,9 @@ class TellRun:
             self.run.take(event, _time_of(line) + later_s)
         self.folder = Path(folder)
         self.live, self.ending = live, ending
+        self.start = None
         self.process = "ended" if ending else "running"
-        self.caught_up, self.is_behind = True, False
+        self.caught_up, self.is_behind, self.is_starting = True, False, False
 
     @property
     def is_going(self) -> bool:
@@ -66,7 +67,7 @@ def _time_of(line: str) -> float:
 def app_with(run: TellRun) -> PorosApp:
     """An app that follows it."""
     used = run.live.device.used if run.live and run.live.device else MACHINE.card_used_bytes
-    app = app_of(machine=replace(MACHINE, card_used_bytes=used))
+    app = app_of(machine=replace(MACHINE, card_used_bytes=used, card_celsius=64, card_watts=172.0))
     app.state.followed = run  # type: ignore[assignment]
     app.state.update(model="Qwen/Qwen2.5-7B-Instruct", data="harbour.jsonl", run_folder=run.folder)
     return app
