@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.events import Key
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from poros_tui.screens.base import PorosScreen
@@ -128,10 +129,29 @@ class ChooserScreen(PorosScreen):
     def take_up(self, name: str) -> None:
         """Begin to look at another one."""
         self.cancel()
+        is_typing = self.is_typing and self.typed != name
         self.asked, self.record = name, None
-        with self.prevent(Input.Changed):
-            self.query_one(Input).value = name
+        if not is_typing:
+            with self.prevent(Input.Changed):
+                self.query_one(Input).value = name
         self.say(None)
+
+    @property
+    def is_typing(self) -> bool:
+        """Another name is begun: neither the text nor the keyboard is taken away."""
+        return isinstance(self.focused, Input) and bool(self.typed)
+
+    def lead_to(self, widget: Widget) -> None:
+        """Give something the keyboard, unless a name is being typed."""
+        if not self.is_typing:
+            widget.focus()
+
+    def submitted(self, event: Input.Submitted) -> str:
+        """The name that Enter ended; keys that came since, on a slow machine, are another one."""
+        event.stop()
+        if event.input.value == event.value:
+            self.query_one(EntryList).focus()
+        return event.value.strip()
 
     def say(self, found: Verdict | None) -> None:
         """Draw a verdict; the keys that it allows follow."""
@@ -161,7 +181,7 @@ class ChooserScreen(PorosScreen):
     def action_type(self) -> None:
         """Into the field, whose text is marked."""
         field = self.query_one(Input)
-        field.focus()
+        self.set_focus(field)  # now: `Widget.focus` lets keys that come at once be commands
         field.select_all()
 
     def action_open(self) -> None:

@@ -143,9 +143,8 @@ class DataScreen(ChooserScreen):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in the field: what was typed."""
-        event.stop()
-        if event.value.strip():
-            self.ask(event.value.strip())
+        if name := self.submitted(event):
+            self.ask(name)
 
     def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
         """One of the list."""
@@ -287,7 +286,7 @@ class DataScreen(ChooserScreen):
         if record.get("raw") and found.state == "ok" and not self.state.model:
             found = Verdict("ok", found.text, "Choose a model to see tokens and what is trained.")
         self.show(record, found)
-        self.query_one("#data-scroll").focus()
+        self.lead_to(self.query_one("#data-scroll"))
         lengths = self.query_one("#data-lengths")
         lengths.display = "lengths" in record
         if "lengths" in record:

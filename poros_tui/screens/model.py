@@ -122,9 +122,11 @@ class ModelScreen(ChooserScreen):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in the field: the first entry of the list, which is what was typed or like it."""
-        event.stop()
         entry = self.query_one(EntryList).entry
-        if entry is not None:
+        name = self.submitted(event)
+        if name and name == self.asked:
+            self.ask(name)
+        elif name and entry is not None:
             self._choose(entry.key)
 
     def on_entry_list_chosen(self, event: EntryList.Chosen) -> None:
@@ -250,7 +252,7 @@ class ModelScreen(ChooserScreen):
         table = self.query_one(FitTable)
         table.show(record.get("table"), tokens=self._tokens())
         self._draw_cell()
-        table.focus()
+        self.lead_to(table)
 
     def _tokens(self) -> int:
         """The length that the table begins at: Config's, once it has one."""

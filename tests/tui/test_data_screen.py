@@ -121,7 +121,6 @@ def test_a_file_that_is_wrong_is_told_and_the_real_command_reads_one_that_is_rig
         assert "Line 2, column 2: " in text(app, "#data-verdict .said")
         assert "press s" in text(app, "#data-verdict .way-out")
         assert app.screen.query_one("#data-choose").display
-        app.screen.set_focus(None)
         await pilot.press("s")
         await until(app, pilot, lambda record: record and record.get("raw"))
         await app.tick()
@@ -156,6 +155,25 @@ def test_a_file_that_is_missing_is_told_at_once_without_a_child(tmp_path):
         assert asked == [("data", "owner/name", "--json")]
 
     run()
+
+
+@piloted(mode="data", make=lambda: app_of(AppState()))
+async def test_what_is_typed_while_an_enter_waits_is_kept(app, pilot):
+    """On a slow machine the next name may be half typed before the first one is looked at."""
+    await pilot.press("slash", *"ab")
+    field = app.screen.query_one(Input)
+    app.screen.on_input_submitted(Input.Submitted(field, "earlier.jsonl"))
+    assert (app.screen.asked, field.value, app.focused) == ("earlier.jsonl", "ab", field)
+    app.screen._show_rows(scenes.raw())
+    assert app.focused is field
+    await pilot.press("enter")
+    assert app.screen.asked == "ab"
+    assert app.focused is app.screen.query_one(EntryList)  # from here on keys are commands
+    await pilot.press("slash")
+    app.screen._opened("chosen.jsonl")  # by the dialog, which another key had opened
+    app.screen._show_rows(scenes.raw())
+    await pilot.pause()
+    assert (field.value, app.focused) == ("chosen.jsonl", app.screen.query_one("#data-scroll"))
 
 
 def test_the_length_is_configs_and_a_key_makes_it_cut_none():
