@@ -132,6 +132,7 @@ class Row(Horizontal):
         if isinstance(self._entry, Input):
             with self._entry.prevent(Input.Changed):
                 self._entry.value = text
+            self._entry.cursor_position = len(text)
 
     def take_keyboard(self) -> None:
         """Into the entry."""

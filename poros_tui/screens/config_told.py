@@ -171,7 +171,8 @@ def problem_lines(problems: Sequence[Problem], key: str) -> Content:
             )
             press = f"   {key}" if is_first else ""
             is_first = False
-            other = f"{problem.way_out} " if problem.keys == ("output_dir",) else ""
+            is_place = problem.keys == ("output_dir",) and problem.way_out
+            other = f"{problem.way_out} " if is_place else ""
             told = f"  {signs.arrow} {other}set {change}"
             parts = (told, "$secondary"), (press, "bold $accent")
             lines.append(Content.assemble(*parts))
