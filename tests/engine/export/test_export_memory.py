@@ -78,6 +78,7 @@ def write_adapter(folder: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("shard_bytes", [250 * 10**6, 10**9])
 def test_the_peak_is_below_two_shards_and_a_layer(shard_bytes: int, tmp_path: Path) -> None:
