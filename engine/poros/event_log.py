@@ -3,6 +3,9 @@
 Each line goes out in one `write()` on a file opened with O_APPEND, so that a reader sees lines and
 at most one unterminated tail, which it ignores. A line that the disk refuses is taken back and
 written before the next one. A resumed run cuts the file to the offset that its checkpoint stored.
+
+How a run ended must be known on a full disk too: a small file beside it holds the room for that
+line while the run goes on.
 """
 
 from __future__ import annotations
@@ -17,9 +20,13 @@ from pathlib import Path
 from types import TracebackType
 
 from poros import atomic, events, failpoints
-from poros.events import Event
+from poros.events import Event, RunFailed, RunFinished
 
 _LAST_BYTES = 256 << 10
+_APART = "events.last"
+_APART_BYTES = 4096
+"""One block of most disks: it can be written over without more room."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class EventLog:
@@ -45,14 +52,22 @@ class EventLog:
         self._lock = threading.Lock()
         self._held = held
         if not held:
-            os.ftruncate(self._descriptor, self._num_bytes)
+            self._begin()
+
+    @property
+    def trouble(self) -> str:
+        """Why lines wait that should be in the file, in a few words; empty: none do."""
+        failure = self._failure
+        if failure is None or not self._unwritten:
+            return ""
+        return "disk full" if failure.errno in _FULL else str(failure.strerror or failure)
 
     def release(self) -> None:
         """Cut the file as asked for, and write the lines that waited."""
         with self._lock:
             if self._held:
                 self._held = False
-                os.ftruncate(self._descriptor, self._num_bytes)
+                self._begin()
                 self._write_all()
 
     def __enter__(self) -> EventLog:
@@ -76,6 +91,8 @@ class EventLog:
             # A path's undecodable bytes become JSON escapes.
             self._unwritten.append(line.encode("utf-8", "backslashreplace"))
             self._write_all()
+            if self._unwritten and isinstance(event, RunFinished | RunFailed):
+                self._write_apart(self._unwritten[-1])
             return line
 
     def sync(self) -> int:
@@ -104,6 +121,20 @@ class EventLog:
             os.close(self._descriptor)
             # Whoever writes later must not meet another file that has the same number by then.
             self._descriptor = -1
+            if not self._held and not self._unwritten:
+                _apart(self._path).unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        """Cut the file, and take the room for the last line."""
+        os.ftruncate(self._descriptor, self._num_bytes)
+        with contextlib.suppress(OSError):
+            _apart(self._path).write_bytes(b"\n" * _APART_BYTES)
+
+    def _write_apart(self, line: bytes) -> None:
+        """Where there is room for it."""
+        if len(line) <= _APART_BYTES:
+            with contextlib.suppress(OSError), _apart(self._path).open("r+b") as file:
+                file.write(line)
 
     def _write_all(self) -> None:
         while self._unwritten and not self._held and self._write(self._unwritten[0]):
@@ -125,14 +156,22 @@ class EventLog:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The whole lines that the event file has now; an unterminated tail is left out."""
+    """The whole lines that the event file has now; an unterminated tail is left out.
+
+    An ending that found no room in it comes last.
+    """
+    line = b""
     with path.open("rb") as file:
         num_left = path.stat().st_size  # a fast writer must not keep a reader busy for ever
-        for line in file:
-            num_left -= len(line)
-            if num_left < 0 or not line.endswith(b"\n"):
-                return
+        for raw in file:
+            num_left -= len(raw)
+            if num_left < 0 or not raw.endswith(b"\n"):
+                break
+            line = raw
             yield line.decode("utf-8")
+    apart = _line_apart(path)
+    if apart and apart != line:
+        yield apart.decode("utf-8")
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -145,6 +184,8 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def last_line(path: Path) -> str:
     """The last line of an event file that this version knows, with its newline; empty: none."""
+    if apart := _line_apart(path):
+        return apart.decode("utf-8")
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
@@ -157,3 +198,17 @@ def last_line(path: Path) -> str:
             if events.from_line(text) is not None:
                 return text
     return ""
+
+
+def _apart(path: Path) -> Path:
+    """The file with room for the last line of an event file."""
+    return path.with_name(_APART)
+
+
+def _line_apart(path: Path) -> bytes:
+    """An ending that found no room in the event file; empty: there is none."""
+    try:
+        line = _apart(path).read_bytes().split(b"\n", 1)[0] + b"\n"
+        return line if events.from_line(line.decode("utf-8")) is not None else b""
+    except (OSError, ValueError, KeyError, TypeError):
+        return b""

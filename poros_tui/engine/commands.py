@@ -73,6 +73,7 @@ class LiveSample:
         computing: The block's index, from 0.
         host_rss_bytes: Of the engine's process.
         device: None without a card.
+        unwritten: Why its events are not in the file, such as ``disk full``; empty: they are.
     """
 
     step: int
@@ -82,6 +83,7 @@ class LiveSample:
     computing: int | None
     host_rss_bytes: int
     device: DeviceNow | None
+    unwritten: str = ""
 
 
 def order(folder: Path, command: Command, *, limit_s: float = ANSWER_LIMIT_S) -> Answer:
@@ -254,6 +256,7 @@ def read_sample(record: dict[str, Any]) -> LiveSample:
         computing=None if computing is None else int(computing),
         host_rss_bytes=int(record["host_rss_bytes"]),
         device=now,
+        unwritten=str(record.get("unwritten", "")),
     )
 
 

@@ -52,6 +52,7 @@ class Surroundings:
         now_s: Wall clock.
         is_alive: Whether the run's process holds its folder.
         disk_free_bytes: Where the run is written.
+        unwritten: Why the engine can't write what it does, such as ``disk full``; empty: it can.
         card_total_bytes: Of the card that it trains on.
         card_used_bytes: By everybody.
         card_celsius: Its temperature.
@@ -61,6 +62,7 @@ class Surroundings:
     now_s: float
     is_alive: bool | None = None
     disk_free_bytes: int | None = None
+    unwritten: str = ""
     card_total_bytes: int | None = None
     card_used_bytes: int | None = None
     card_celsius: int | None = None
@@ -136,6 +138,14 @@ def _near_cap(run: RunState, around: Surroundings) -> Iterator[Alert]:
 
 
 def _disk(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    if around.unwritten:
+        yield Alert(
+            "unwritten",
+            ERROR,
+            f"The run can't write what it does: {around.unwritten}.",
+            "It goes on; make room.",
+        )
+        return
     if run.unsaved is not None:
         failed = run.unsaved
         yield Alert(
@@ -163,6 +173,8 @@ def _stalled(run: RunState, around: Surroundings) -> Iterator[Alert]:
         return
     passed_s = around.now_s - run.step_s
     silent_s = around.now_s - run.last_s
+    if around.unwritten:
+        return  # it says why
     if silent_s > SILENT_S:
         yield Alert(
             "silent",

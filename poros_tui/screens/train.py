@@ -183,9 +183,12 @@ class TrainScreen(CurveScreen):
         return "going"
 
     def _around(self, followed: FollowedRun, state: AppState, now_s: float) -> Surroundings:
-        machine, started = state.machine, followed.run.started
+        machine, started, live = state.machine, followed.run.started, followed.live
         around = Surroundings(
-            now_s=now_s, is_alive=followed.is_going, disk_free_bytes=machine.disk_free_bytes
+            now_s=now_s,
+            is_alive=followed.is_going,
+            disk_free_bytes=machine.disk_free_bytes,
+            unwritten=live.unwritten if live is not None else "",
         )
         if started is not None and started.device == "cpu":
             return around  # a card is none of its business

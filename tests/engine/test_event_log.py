@@ -10,8 +10,8 @@ import pytest
 
 from poros import failpoints
 from poros.errors import PorosStorageError
-from poros.event_log import EventLog, read_events, read_lines
-from poros.events import MemoryMapped, PlanMade, PlanMeasured, PlanShrunk, Warned
+from poros.event_log import EventLog, last_line, read_events, read_lines
+from poros.events import MemoryMapped, PlanMade, PlanMeasured, PlanShrunk, RunFailed, Warned
 
 WRITE_FOR_EVER = """
 import sys
@@ -111,6 +111,31 @@ def test_a_full_disk_loses_no_line(tmp_path, monkeypatch):
         log.append(warned(1))
         assert log.sync() == path.stat().st_size
     assert list(read_events(path)) == [warned(0), warned(1)]
+
+
+def test_how_a_run_ended_is_known_on_a_full_disk_until_it_goes_on(tmp_path, monkeypatch):
+    failpoints.reset()
+    path = tmp_path / "events.jsonl"
+    ended = RunFailed(
+        step=3, type="PorosStorageError", code="E-storage", message="disk full", where="",
+        remediation="free some", exit_code=8,
+    )  # fmt: skip
+    with EventLog(path) as log:
+        log.append(warned(0))
+        assert log.trouble == ""
+        monkeypatch.setenv(failpoints.VARIABLE, "events.write:enospc")
+        log.append(warned(1))
+        line = log.append(ended)
+        assert log.trouble == "disk full"
+    assert path.read_text().count("\n") == 1
+    assert last_line(path) == line
+    assert list(read_events(path)) == [warned(0), ended]
+    monkeypatch.delenv(failpoints.VARIABLE)
+    with EventLog(path) as log:
+        assert list(read_events(path)) == [warned(0)]
+        log.append(warned(2))
+    assert list(read_events(path)) == [warned(0), warned(2)]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_undecodable_bytes_in_a_path_stay_strict_json(tmp_path):

@@ -325,6 +325,7 @@ def test_what_is_wrong_is_told():
     assert codes(made, card_celsius=91, is_alive=False) == []
     assert codes(made, now_s=made.now_s + 16) == []
     assert codes(made, now_s=made.now_s + 300) == ["silent"]
+    assert codes(made, now_s=made.now_s + 300, unwritten="disk full") == ["unwritten"]
     made.tell(made_runs.heartbeat(250), 60.0)
     assert codes(made) == ["stalled"]
     made.tell(made_runs.heartbeat(250, "pause"), 60.0)

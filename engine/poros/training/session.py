@@ -239,7 +239,9 @@ class Session:
         if message is not None:
             self._take(message)
         elif is_watched:
-            self._socket.show(self._live.sample(self.step, self._phase_now()))
+            sample = self._live.sample(self.step, self._phase_now())
+            unwritten = self._log.trouble if self._log is not None else ""
+            self._socket.show(sample | {"unwritten": unwritten})
         if time.monotonic() >= self._beat_s:
             self.emit(self._live.heartbeat(self.step, self._phase_now()))
             self._beat_s = time.monotonic() + HEARTBEAT_S

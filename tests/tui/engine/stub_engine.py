@@ -100,7 +100,8 @@ def steps(config, opened, log, server, inbox, control, logs, fault):
                 obey(inbox.get(timeout=0.05), control, emit, step=step)
         server.show(
             {"step": step, "phase": "train", "blocks": "rc.", "computing": 1,
-             "direction": "forward", "host_rss_bytes": 1, "device": None}
+             "direction": "forward", "host_rss_bytes": 1, "device": None,
+             "unwritten": log.trouble}
         )  # fmt: skip
         stop = control.poll().stop
     code = EXIT_CODES.get(stop, 0)
