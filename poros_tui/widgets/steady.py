@@ -10,6 +10,7 @@ from textual.command import CommandList, CommandPalette
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer, TimerCallback
 from textual.widgets import OptionList
+from textual.worker import Worker
 
 Result = TypeVar("Result")
 
@@ -66,6 +67,10 @@ class Palette(CommandPalette):
             return callback() if callback is not None and not self._is_answered else None
 
         return super().set_timer(delay, while_open, **named)
+
+    def run_worker(self, work: Any, *words: Any, **named: Any) -> Worker[Any]:
+        """Its search may be at work still when the list is gone: no reason to end the app."""
+        return super().run_worker(work, *words, **(named | {"exit_on_error": False}))
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """As `Dialog` does."""

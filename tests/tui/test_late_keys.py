@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.command import CommandPalette
+from textual.worker import WorkerFailed
 
 import poros_tui
 from poros_tui.screens.config import ConfigScreen
@@ -67,6 +68,18 @@ async def test_a_closed_palette_is_not_told_that_nothing_was_found(app, pilot):
     await pilot.pause()
     assert tell() is None
     assert not palette.children
+
+
+@piloted()
+async def test_a_search_that_outlives_the_palette_ends_no_app(app, pilot):
+    await pilot.press("ctrl+p")
+    palette = app.screen
+    await palette.dismiss()
+    await pilot.pause()
+    worker = palette._gather_commands("leave")
+    with pytest.raises(WorkerFailed, match="CommandList"):
+        await worker.wait()
+    assert app._exception is None
 
 
 @piloted()

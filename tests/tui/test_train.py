@@ -300,6 +300,11 @@ def app_state():
     return AppState(machine=dataclasses.replace(MACHINE, card_celsius=95))
 
 
+def test_an_engine_that_cannot_write_is_not_told_as_silent():
+    made = made_runs.trained(100)
+    assert codes(made, now_s=made.now_s + 300, unwritten="disk full") == ["unwritten"]
+
+
 def test_what_is_wrong_is_told():
     made = made_runs.trained(100)
     event = made_runs.step_event(101, 1_200, random.Random(0))
@@ -325,7 +330,6 @@ def test_what_is_wrong_is_told():
     assert codes(made, card_celsius=91, is_alive=False) == []
     assert codes(made, now_s=made.now_s + 16) == []
     assert codes(made, now_s=made.now_s + 300) == ["silent"]
-    assert codes(made, now_s=made.now_s + 300, unwritten="disk full") == ["unwritten"]
     made.tell(made_runs.heartbeat(250), 60.0)
     assert codes(made) == ["stalled"]
     made.tell(made_runs.heartbeat(250, "pause"), 60.0)
