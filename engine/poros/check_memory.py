@@ -9,7 +9,15 @@ from typing import Any
 from poros.check_sizes import Stored, is_head, is_tied, layer_of, stored_tensors
 from poros.errors import PorosError, PorosOOMError
 from poros.memory_plan import MemoryPlan, memory_plan
-from poros.memory_planner import Estimate, Rates, choose, estimate, rows_that_fit
+from poros.memory_planner import (
+    Correct,
+    Estimate,
+    Rates,
+    as_estimated,
+    choose,
+    estimate,
+    rows_that_fit,
+)
 from poros.memory_sizes import (
     CONTEXT_BYTES,
     FLOAT_BYTES,
@@ -108,15 +116,27 @@ class TextHeaders:
         )
 
 
-def planned(sizes: ModelSizes, wanted: Wanted, rates: Rates | None = None) -> Estimate:
-    """The plan of such a run; without rates of link and card its time is unknown.
+def planned(
+    sizes: ModelSizes,
+    wanted: Wanted,
+    rates: Rates | None = None,
+    correct: Correct = as_estimated,
+) -> Estimate:
+    """The plan of such a run.
+
+    Args:
+        sizes: Of the model.
+        wanted: What it would be.
+        rates: Of link and card; without them its time is unknown.
+        correct: What earlier runs know.
 
     Raises:
         PorosOOMError: Not even the smallest fits; it says what would.
     """
     if wanted.vram_gb is None:
-        return estimate(memory_plan("min"), sizes, wanted.step, rates=rates)
-    return choose(_room_bytes(wanted.vram_gb), sizes, wanted.step, rates=rates)
+        return estimate(memory_plan("min"), sizes, wanted.step, rates=rates, correct=correct)
+    room = _room_bytes(wanted.vram_gb)
+    return choose(room, sizes, wanted.step, rates=rates, correct=correct)
 
 
 def _room_bytes(vram_gb: float) -> int:

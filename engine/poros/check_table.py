@@ -12,8 +12,10 @@ from poros.check_needs import CARD_PART, TIME_BAND
 from poros.doctor_cards import Gpu
 from poros.doctor_gpu import read_driver, visible_gpus
 from poros.errors import PorosError
+from poros.memory_plan import MemoryPlan
 from poros.memory_planner import Rates
 from poros.memory_sizes import ModelSizes
+from poros.plan_history import About, Measured, corrected, run_of
 
 Verdict = Literal["fits", "tight", "no"]
 
@@ -23,6 +25,8 @@ CARDS_GB = (4, 6, 8, 12, 16, 24, 48)
 MOST_TOKENS = 131_072
 """Longer samples are not looked for."""
 _STEP_TOKENS = 64
+_EXACT = (1.0, 1.0)
+"""The band of what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Cell:
         step_s: Seconds of an optimizer step, [low, high]; None: no rates are known.
         bottleneck: What the time hangs on, in words.
         parts: What the card's memory is for, in bytes.
+        measured: A run of this model, on this card, of this shape and plan took so much.
     """
 
     verdict: Verdict
@@ -64,6 +69,7 @@ class Cell:
     step_s: list[float] | None
     bottleneck: str
     parts: dict[str, int]
+    measured: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ def fit_table(
     *,
     gpus: Sequence[Gpu] = (),
     lengths: Sequence[int] = LENGTHS,
+    history: Sequence[tuple[About, Measured]] = (),
 ) -> Table:
     """Plan each length for each card.
 
@@ -92,6 +99,7 @@ def fit_table(
         rates: Of link and card; None: times are unknown.
         gpus: Of this machine: each is a column.
         lengths: In tokens of a sample.
+        history: What runs of this model measured: it goes before estimates on the same card.
     """
     rooms = [(f"{size} GB", int(CARD_PART * size * 2**30), False) for size in CARDS_GB]
     if wanted.vram_gb is not None:
@@ -100,7 +108,13 @@ def fit_table(
     columns = [Column(name, room, here, longest(sizes, wanted, room)) for name, room, here in rooms]
     cells = [
         [
-            _cell(sizes, replace(wanted, seq_len=length), column.room_bytes, rates)
+            _cell(
+                sizes,
+                replace(wanted, seq_len=length),
+                column.room_bytes,
+                rates,
+                _alike(history, column, replace(wanted, seq_len=length)),
+            )
             for column in columns
         ]
         for length in lengths
@@ -148,19 +162,41 @@ def _line(head: str, words: Sequence[str]) -> str:
     return f"{head:>8}" + "".join(f" {word:>7}" for word in words)
 
 
-def _cell(sizes: ModelSizes, wanted: Wanted, room_bytes: int, rates: Rates | None) -> Cell:
-    least = planned(sizes, replace(wanted, vram_gb=None), rates)
+def _alike(
+    history: Sequence[tuple[About, Measured]], column: Column, wanted: Wanted
+) -> list[Measured]:
+    """Runs of the same shape on the card of a column."""
+    shape = (column.name, wanted.step.num_rows, wanted.rank)
+    is_here = column.here
+    return [run for of, run in history if is_here and (of.card, of.num_rows, of.rank) == shape]
+
+
+def _cell(
+    sizes: ModelSizes,
+    wanted: Wanted,
+    room_bytes: int,
+    rates: Rates | None,
+    runs: Sequence[Measured],
+) -> Cell:
+    def correct(plan: MemoryPlan, peak: int) -> int:
+        return corrected(plan, peak, runs)
+
+    least = planned(sizes, replace(wanted, vram_gb=None), rates, correct)
     verdict: Verdict = "fits" if DEVICE_BAND[1] * least.device_bytes <= room_bytes else "tight"
     try:
-        found = planned(sizes, replace(wanted, vram_gb=room_bytes / 1e9), rates)
+        found = planned(sizes, replace(wanted, vram_gb=room_bytes / 1e9), rates, correct)
     except PorosError:
         found, verdict = least, "no"
+    known = run_of(found.plan, runs)
+    sizes_band, time_band = (DEVICE_BAND, TIME_BAND) if known is None else (_EXACT, _EXACT)
+    step_s = found.step_s if known is None else known.step_s
     return Cell(
         verdict=verdict,
-        device_bytes=[round(found.device_bytes * end) for end in DEVICE_BAND],
+        device_bytes=[round(found.device_bytes * end) for end in sizes_band],
         num_resident=len(found.plan.resident),
         num_blocks=sizes.num_blocks,
-        step_s=None if found.step_s is None else [found.step_s * end for end in TIME_BAND],
+        step_s=None if step_s is None else [step_s * end for end in time_band],
         bottleneck=found.bottleneck,
         parts=parts(found, sizes, wanted.step),
+        measured=known is not None,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from poros.check_memory import Wanted
     from poros.errors import PorosOOMError
     from poros.memory_planner import Rates
-    from poros.memory_sizes import ModelSizes
+    from poros.plan_history import About, Measured
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -85,15 +85,38 @@ def check(
         record = record_of(report, wanted, rates, rates_of)
         if table:
             record["table"] = _table_record(report, wanted, rates)
+            record["measured"] = [_measured_record(*one) for one in _history(report)]
         click.echo(json.dumps(record, ensure_ascii=False))
     else:
         for name, value in _lines(report, wanted, rates, rates_of, short):
             click.echo(f"{name:>14}  {escape_control(value)}")
         if table and report.memory is not None:
-            _print_table(report.memory, wanted, rates)
+            _print_table(report, wanted, rates)
     # Told, not raised: with --json the report on stdout has it already.
     reasons = [*report.refusals, *([short] if short is not None else [])]
     return tell(reasons[0]) if reasons else 0
+
+
+def _history(report: Report) -> list[tuple[About, Measured]]:
+    """What runs of this model measured on the cards that are here."""
+    from poros.check_table import gpus_here
+    from poros.plan_history import runs_about
+
+    names = {report.model, *([str(report.folder)] if report.folder else [])}
+    return runs_about(names, {gpu.name for gpu in gpus_here()})
+
+
+def _measured_record(about: About, run: Measured) -> dict[str, object]:
+    from poros.memory_sizes import CONTEXT_BYTES
+
+    return {
+        "card": about.card,
+        "tokens": about.num_rows,
+        "rank": about.rank,
+        "device_bytes": run.reserved_bytes + CONTEXT_BYTES,
+        "step_s": run.step_s or None,
+        "ran_out": run.ran_out,
+    }
 
 
 def _table_record(report: Report, wanted: Wanted, rates: Rates) -> dict[str, object] | None:
@@ -101,14 +124,19 @@ def _table_record(report: Report, wanted: Wanted, rates: Rates) -> dict[str, obj
 
     if report.memory is None:
         return None
-    return table_record(fit_table(report.memory, wanted, rates, gpus=gpus_here()))
+    history = _history(report)
+    return table_record(fit_table(report.memory, wanted, rates, gpus=gpus_here(), history=history))
 
 
-def _print_table(sizes: ModelSizes, wanted: Wanted, rates: Rates) -> None:
+def _print_table(report: Report, wanted: Wanted, rates: Rates) -> None:
     from poros.check_table import fit_table, gpus_here, table_lines
 
+    assert report.memory is not None
+    history = _history(report)
     click.echo()
-    for line in table_lines(fit_table(sizes, wanted, rates, gpus=gpus_here())):
+    for line in table_lines(
+        fit_table(report.memory, wanted, rates, gpus=gpus_here(), history=history)
+    ):
         click.echo(line)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,23 @@ class Measured:
     ran_out: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What runs under a key were of, for those who know no key.
+
+    Attributes:
+        model: As the run's config named it.
+        card: As the driver names it.
+        num_rows: Tokens of the longest micro-batch.
+        rank: Of the adapter.
+    """
+
+    model: str
+    card: str
+    num_rows: int
+    rank: int
+
+
 def key_of(facts: Mapping[str, Any]) -> str:
     """The name under which runs of the same model, card and shape are kept."""
     text = json.dumps(facts, sort_keys=True, default=str)
@@ -64,13 +81,29 @@ def read_runs(key: str) -> list[Measured]:
         return []
 
 
-def keep_run(key: str, run: Measured) -> None:
+def runs_about(models: Collection[str], cards: Collection[str]) -> list[tuple[About, Measured]]:
+    """What was measured of a model, under any of its names, on any of these cards.
+
+    Plans that ran out are among it: see `Measured.ran_out`.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted((user_cache() / FOLDER).glob("*.json")):
+            about = _read_about(path)
+            if about is not None and about.model in models and about.card in cards:
+                found += [(about, run) for run in read_runs(path.stem)]
+    return found
+
+
+def keep_run(key: str, run: Measured, about: About | None = None) -> None:
     """Put a run beside the others of its key, in place of a former one of the same plan.
 
     That a cache can't be written stops nothing.
     """
     runs = [other for other in read_runs(key) if other.plan != run.plan][-MOST_RUNS + 1 :]
     record = {"version": VERSION, "runs": [dataclasses.asdict(r) for r in (*runs, run)]}
+    if (about := about or _read_about(_path(key))) is not None:
+        record["about"] = dataclasses.asdict(about)
     path = _path(key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,11 +141,20 @@ def run_of(plan: MemoryPlan, runs: Sequence[Measured]) -> Measured | None:
     return next(found, None)
 
 
-def keep_shortage(key: str, shortage: Measured) -> None:
+def keep_shortage(key: str, shortage: Measured, about: About | None = None) -> None:
     """Put a plan that ran out beside the runs of its key, unless one of it had as high a peak."""
     known = [run for run in read_runs(key) if run.plan == shortage.plan]
     if all(run.peak_bytes < shortage.peak_bytes for run in known):
-        keep_run(key, shortage)
+        keep_run(key, shortage, about)
+
+
+def _read_about(path: Path) -> About | None:
+    try:
+        about = About(**json.loads(path.read_text(encoding="utf-8"))["about"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    kinds = (type(about.model), type(about.card), type(about.num_rows), type(about.rank))
+    return about if kinds == (str, str, int, int) else None
 
 
 def _path(key: str) -> Path:

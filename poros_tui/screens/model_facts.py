@@ -57,6 +57,10 @@ def facts(record: Record, machine: Machine) -> Iterator[Fact]:
         )
     if needs := record.get("needs"):
         yield from _needs(needs, machine)
+    ended = [run for run in record.get("measured", ()) if not run["ran_out"]]
+    for run in ended[-1:]:
+        took = f"{run['tokens']:,} tokens took {run['device_bytes'] / 1e9:.1f} GB"
+        yield Fact("measured", f"{took}, {_seconds(run['step_s'])} a step", "ok")
 
 
 def _about(record: Record) -> Iterator[Fact]:
@@ -123,6 +127,10 @@ def cell_words(table: Record, row: int, column: int) -> tuple[str, str]:
         return head, f"Does not fit: it needs {memory}. {_longest(card)}"
     kept = f"{cell['num_resident']} of {cell['num_blocks']} blocks stay on the card"
     rest = "" if cell["num_resident"] == cell["num_blocks"] else ", the others stream through it"
+    if cell.get("measured"):
+        took = f"A run here took {cell['device_bytes'][0] / 1e9:.1f} GB"
+        each = f", {_seconds(cell['step_s'][0])} a step" if cell["step_s"] else ""
+        return head, f"{took}{each}; {kept}{rest}. {_longest(card)}"
     tight = "Tight: within the error of the estimate. " if cell["verdict"] == "tight" else ""
     said = [f"{tight}Takes {memory}; {kept}{rest}.", _time(cell), _longest(card)]
     return head, " ".join(filter(None, said))

@@ -10,6 +10,8 @@ from poros.check_table import fit_table, longest, table_lines
 from poros.doctor_cards import Gpu
 from poros.errors import PorosOOMError
 from poros.memory_planner import Rates
+from poros.memory_sizes import device_level_bytes
+from poros.plan_history import About, Measured
 from tests.engine.command_line import poros_here
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
 
@@ -64,6 +66,27 @@ def test_a_card_of_this_machine_is_a_column_as_free_as_it_is(sizes):
     assert [column.here for column in table.columns].count(True) == 1
     assert table.cells[0][0].step_s[0] < table.cells[0][0].step_s[1]
     assert table_lines(table)[0].split()[:2] == ["tokens", "here"]
+
+
+def test_what_a_run_measured_goes_before_the_estimate_of_the_same_plan_and_card(sizes):
+    room_gb = CARD.free_bytes / 1e9
+    found = planned(sizes, Wanted(vram_gb=room_gb, seq_len=512))
+    run = Measured(
+        plan=found.plan, estimated_bytes=found.peak_bytes, peak_bytes=found.peak_bytes - 10**8,
+        reserved_bytes=found.peak_bytes, step_s=0.75, whole=True,
+    )  # fmt: skip
+    history = [(About(model="m", card=CARD.name, num_rows=512, rank=16), run)]
+    table = fit_table(
+        sizes, Wanted(), Rates(25e9, 100e12), gpus=[CARD], lengths=(512, 1024), history=history
+    )
+    cell = table.cells[0][0]
+    assert cell.measured
+    assert cell.step_s == [0.75, 0.75]
+    assert cell.device_bytes == [device_level_bytes(run.peak_bytes)] * 2
+    others = [table.cells[1][0], *table.cells[0][1:]]
+    assert not any(other.measured for other in others)
+    plain = fit_table(sizes, Wanted(), Rates(25e9, 100e12), gpus=[CARD], lengths=(512, 1024))
+    assert [plain.cells[1][0], *plain.cells[0][1:]] == others
 
 
 def test_the_command_prints_it_and_has_it_in_json(folder):

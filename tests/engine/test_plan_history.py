@@ -10,6 +10,7 @@ import pytest
 from poros.memory_plan import MemoryPlan
 from poros.plan_history import (
     MOST_RUNS,
+    About,
     Measured,
     corrected,
     keep_run,
@@ -17,6 +18,7 @@ from poros.plan_history import (
     key_of,
     read_runs,
     run_of,
+    runs_about,
 )
 
 PLAN = MemoryPlan(resident=(1, 3))
@@ -91,6 +93,21 @@ def test_values_that_mean_nothing_are_ignored(cache, field, value) -> None:
     record["runs"][0][field] = value
     file.write_text(json.dumps(record))
     assert read_runs("k") == []
+
+
+def test_runs_are_found_by_model_and_card_by_those_who_know_no_key(cache) -> None:
+    about = About(model="m", card="c", num_rows=512, rank=16)
+    keep_run("k", RUN, about)
+    keep_shortage("k", dataclasses.replace(SHORT, plan=MemoryPlan()))  # keeps what it is about
+    keep_run("l", RUN, dataclasses.replace(about, card="another"))
+    keep_run("older", RUN)
+    (cache / "plans" / "broken.json").write_text('{"about": {"model": 3}}')
+    (cache / "plans" / "odd.json").write_text(
+        '{"about": {"model": "m", "card": "c", "num_rows": "512", "rank": 16}}'
+    )
+    found = runs_about({"m", "/folder/of/m"}, {"c"})
+    assert [(of, run.ran_out) for of, run in found] == [(about, False), (about, True)]
+    assert runs_about({"n"}, {"c"}) == []
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(cache) -> None:

@@ -217,6 +217,21 @@ def test_the_bars_add_up_to_what_the_cell_says():
     assert "Does not fit" in cell_words(table, 5, 1)[1]
 
 
+def test_what_a_run_took_is_told_in_place_of_the_estimate():
+    record = scenes.report()
+    run = {"card": "c", "tokens": 355, "rank": 16, "device_bytes": 1_930_000_000, "step_s": 0.8}
+    runs = [run | {"ran_out": False}, run | {"tokens": 9000, "ran_out": True, "step_s": None}]
+    told = {fact.label: fact.text for fact in facts(record | {"measured": runs}, MACHINE)}
+    assert told["measured"] == "355 tokens took 1.9 GB, 0.8 s a step"
+    table = record["table"]
+    cell = table["cells"][0][0] | {
+        "measured": True, "device_bytes": [2_500_000_000] * 2, "step_s": [0.5] * 2
+    }  # fmt: skip
+    cells = [[cell, *table["cells"][0][1:]], *table["cells"][1:]]
+    said = cell_words(table | {"cells": cells}, 0, 0)[1]
+    assert said.startswith("A run here took 2.5 GB, 0.5 s a step; ")
+
+
 @pytest.mark.long
 def test_the_real_commands_fill_the_screen(tmp_path):
     from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers

@@ -20,6 +20,7 @@ from poros.memory_plan import MemoryPlan, memory_plan
 from poros.memory_planner import Estimate, Rates, choose, estimate, least_bytes, smallest
 from poros.memory_sizes import LinearShape, ModelSizes, StepShape, peak_bytes, usable_bytes
 from poros.plan_history import (
+    About,
     Measured,
     corrected,
     keep_run,
@@ -52,6 +53,7 @@ class Planned:
         budget_bytes: What the allocator may give out; None: no limit was asked for.
         key: Of the runs that have measured the same.
         from_measured: Whether a run of this very plan is known.
+        about: What is kept beside the key.
     """
 
     expected: Estimate
@@ -60,6 +62,7 @@ class Planned:
     budget_bytes: int | None
     key: str
     from_measured: bool
+    about: About
 
     @property
     def plan(self) -> MemoryPlan:
@@ -143,7 +146,13 @@ def plan_run(
         expected = replace(expected, step_s=known.step_s)
     if not on_cuda:
         expected = replace(expected, peak_bytes=0, device_bytes=0)
-    planned = Planned(expected, sizes, step, budget_bytes, key, known is not None)
+    about = About(
+        model=config.model_name_or_path,
+        card=_card_name(device),
+        num_rows=step.num_rows,
+        rank=config.lora_rank,
+    )
+    planned = Planned(expected, sizes, step, budget_bytes, key, known is not None, about)
     emit(planned.event())
     hold_to(config.vram_budget, device)
     return planned
@@ -293,6 +302,7 @@ class PlanWatch:
                 whole=False,
                 ran_out=True,
             ),
+            planned.about,
         )
 
     def _keep(self) -> None:
@@ -309,6 +319,7 @@ class PlanWatch:
                 step_s=self._step_s,
                 whole=self._num_steps >= self._steps_per_epoch,
             ),
+            planned.about,
         )
 
 
@@ -330,11 +341,15 @@ def _facts(
         "quantization", "torch_dtype", "attn_implementation", "block_size", "lora_rank",
         "lora_target_modules", "adapter_dtype", "autocast", "packing", "per_device_batch_size",
     )  # fmt: skip
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    card = _card_name(device)
     shape = dataclasses.asdict(step)
     named = {name: getattr(config, name) for name in settings}
     where = {"card": card, "host_tier": base.host_tier, "torch": torch.__version__}
     return {"model": base.digest} | where | shape | named
+
+
+def _card_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _from_disk(expected: Estimate) -> Estimate:
