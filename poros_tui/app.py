@@ -253,8 +253,7 @@ class PorosApp(App[int]):
         """Help for the focused field, and the keys that work here."""
         screen = self.screen
         if isinstance(screen, PorosScreen):
-            here = [*keys.screen_actions(screen.mode_name), *keys.app_actions(list(self.BINDINGS))]
-            told = [(keys.written(self.settings.keys.get(a.id, a.keys)), a.does) for a in here]
+            told = keys.told(screen.mode_name, list(self.BINDINGS), self.settings.keys)
             self.push_screen(HelpDialog(MODES[screen.mode_name], screen.explanation(), told))
 
     def action_next_theme(self) -> None:

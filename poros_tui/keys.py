@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -71,6 +71,25 @@ def written(keys: str) -> str:
     first = keys.split(",")[0]
     head, plus, last = first.rpartition("+")
     return head + plus + _AS_WRITTEN.get(last, last)
+
+
+def told(
+    name: str, app_bindings: list[BindingType], chosen: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """The keys that work on a screen, and what each does; the modes' numbers are one line.
+
+    Args:
+        name: The mode.
+        app_bindings: The app's own.
+        chosen: The user's keys, by the names of their actions.
+    """
+    here = [*screen_actions(name), *app_actions(app_bindings)]
+    lines = {a.id: (written(chosen.get(a.id, a.keys)), a.does) for a in here}
+    numbers = [lines[f"go.{mode}"][0] for mode in MODES]
+    if numbers == [str(number) for number in range(1, len(MODES) + 1)]:
+        lines = {id: line for id, line in lines.items() if not id.startswith("go.")}
+        lines["go"] = (f"{numbers[0]} to {numbers[-1]}", "Go to the screen of that number")
+    return list(lines.values())
 
 
 def _actions(bindings: list[BindingType], screen: str) -> Iterator[Action]:

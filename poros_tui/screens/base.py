@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Footer, Static
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
 
 from poros_tui.state import AppState
 from poros_tui.widgets.header import Header
+from poros_tui.widgets.key_line import KeyLine
 from poros_tui.widgets.mode_bar import ModeBar
 from poros_tui.widgets.steady import SteadyScreen
 
@@ -51,6 +53,7 @@ class PorosScreen(SteadyScreen[None]):
     HELP: ClassVar[str | None] = ""
     LAYOUT_STYLE: ClassVar[str] = "scroll"
 
+    _idle: frozenset[str] = frozenset()
     is_built = False
     """All of it is mounted; before that no tick comes."""
 
@@ -77,7 +80,7 @@ class PorosScreen(SteadyScreen[None]):
         with VerticalScroll(id="body", classes=f"-{self.LAYOUT_STYLE}", can_focus=False):
             yield from self.body()
         yield Static(TOO_SMALL, id="too-small")
-        yield Footer(show_command_palette=False)
+        yield KeyLine(lambda: self.idle_actions)
 
     def body(self) -> ComposeResult:
         """What stands between mode bar and footer."""
@@ -98,8 +101,10 @@ class PorosScreen(SteadyScreen[None]):
         return self.HELP or ""
 
     def leave(self) -> None:
-        """Escape: keys are commands again."""
-        self.set_focus(None)
+        """Escape: keys are commands again, and the arrows belong to the list, if there is one."""
+        lists = [found for found in self.focus_chain if _takes_arrows(found)]
+        if self.focused not in lists:
+            self.set_focus(lists[0] if lists else None)
 
     @property
     def mode_name(self) -> str:
@@ -114,6 +119,14 @@ class PorosScreen(SteadyScreen[None]):
         self.query_one(Header).show(self.shell.summary())
         self.query_one(ModeBar).show(self.state.done)
         self.on_tick(self.state)
+        if self.idle_actions != self._idle:
+            self._idle = self.idle_actions
+            self.refresh_bindings()
+
+    @property
+    def idle_actions(self) -> frozenset[str]:
+        """Actions that would do nothing now; their keys say so, and are not in the footer."""
+        return frozenset()
 
     def _fit(self) -> None:
         """The classes by size; Textual's own breakpoints miss a resize while another mode shows."""
@@ -128,3 +141,7 @@ class PorosScreen(SteadyScreen[None]):
     def on_screen_resume(self) -> None:
         """Another screen was left for this one."""
         self.tick()
+
+
+def _takes_arrows(widget: Widget) -> bool:
+    return isinstance(widget, OptionList) or getattr(widget, "is_list", False)

@@ -29,6 +29,7 @@ from poros_tui.widgets.panel import Panel
 
 EFFORT, CARD = "?effort", "?card"
 _ASKED = ("model_name_or_path", "dataset", EFFORT, CARD, "output_dir")
+ON_START = "Enter starts the training. It goes on after you leave Poros."
 
 
 class ConfigScreen(PorosScreen):
@@ -362,7 +363,9 @@ class ConfigScreen(PorosScreen):
 
     def focused_told(self) -> str:
         """What `?` would say, for rows that are no setting."""
-        return self.rows[self._key].told if self._key in self.rows else self.HELP
+        if self._key in self.rows:
+            return self.rows[self._key].told
+        return ON_START if self.query_one("#start").has_focus else self.HELP
 
 
 def _told(key: str) -> str:

@@ -117,6 +117,11 @@ class HomeScreen(PorosScreen):
             self.shell.runs.open(self._runs[event.option_index])
 
     @property
+    def idle_actions(self) -> frozenset[str]:
+        """Nothing to go on with."""
+        return frozenset() if self._cut_off else frozenset({"choose('resume')"})
+
+    @property
     def _cut_off(self) -> Listed | None:
         """The latest run, if it ended before its last step."""
         ended = [one for one in self._runs if one.run.state != RUNNING]

@@ -49,6 +49,8 @@ class ResultScreen(PorosScreen):
         " and how to take it elsewhere."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "onward", "Next", id="result.next-pane",
+                tooltip="The next pane, and at last the export"),
         Binding("o", "pane('overview')", "Overview", id="result.overview", show=False,
                 tooltip="How the run went"),
         Binding("b", "pane('samples')", "Samples", id="result.samples",
@@ -116,6 +118,20 @@ class ResultScreen(PorosScreen):
             self.set_focus(None)
         self._show()
 
+    def action_onward(self) -> None:
+        """Overview, samples, talk, use, export; what is seen already is passed over."""
+        here = next(name for name in PANES if self.has_class(f"-{name}"))
+        unseen = tuple(PANES) if self.has_class("-narrow") else ("overview", "talk")
+        later = [name for name in list(PANES)[list(PANES).index(here) + 1 :] if name in unseen]
+        if later:
+            self.action_pane(later[0])
+        elif self.exporting.told is None:
+            self.action_export()
+
+    def on_chat_pane_ended(self) -> None:
+        """Nothing more is asked."""
+        self.action_onward()
+
     def action_sample(self, by: int) -> None:
         """Another sample; after the last comes the first."""
         if self._shown is not None and self._shown.asked:
@@ -147,6 +163,15 @@ class ResultScreen(PorosScreen):
         if found is not None:
             self.app.copy_to_clipboard("\n".join(found.load_lines))
             self.notify("The lines that load the adapter were copied", timeout=3)
+
+    @property
+    def idle_actions(self) -> frozenset[str]:
+        """Without a run there is nothing, without its adapter neither talk nor folder."""
+        found = self._shown
+        if found is None:
+            panes = {f"pane('{name}')" for name in PANES}
+            return frozenset({*panes, "onward", "export", "report"})
+        return frozenset() if found.adapter else frozenset({"pane('talk')", "export"})
 
     def _begin(self, arguments: Sequence[str]) -> Task:
         return self.shell.make_task(arguments)

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Input, Static
 
 from poros_tui import glyphs, words
@@ -65,6 +66,9 @@ class ChatPane(Vertical):
                 tooltip="Ask the untrained model too"),
     ]  # fmt: skip
 
+    class Ended(Message):
+        """Enter without a question."""
+
     def __init__(self, start: Callable[[Path], Talker]) -> None:
         """Nothing is loaded; ``start`` begins a talk with an adapter or a run."""
         super().__init__(id="chat")
@@ -83,7 +87,7 @@ class ChatPane(Vertical):
         with VerticalScroll(id="said", can_focus=False):
             yield Static(_EMPTY, id="said-nothing", classes="quiet")
         yield Static("", id="talk-state")
-        field = Input(placeholder="your question", id="question", compact=True)
+        field = Input(placeholder="your question; Enter alone goes on", id="question", compact=True)
         field.cursor_blink = False
         yield field
 
@@ -109,7 +113,10 @@ class ChatPane(Vertical):
         """Ask."""
         event.stop()
         text = event.value.strip()
-        if not text or self.is_answering:
+        if self.is_answering:
+            return
+        if not text:
+            self.post_message(self.Ended())
             return
         if self._adapter is None:
             self._tell("there is no adapter to talk to yet", "warn")

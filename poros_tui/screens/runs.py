@@ -195,6 +195,15 @@ class RunsScreen(PorosScreen):
         )
 
     @property
+    def idle_actions(self) -> frozenset[str]:
+        """All of them need a run, and some a second one, or one that can go on."""
+        chosen = self._chosen
+        if chosen is None:
+            return frozenset({"mark", "compare", "resume", "clone", "delete"})
+        idle = {"resume"} if not chosen.can_resume else set()
+        return frozenset(idle | ({"mark", "compare"} if len(self._runs) < 2 else set()))
+
+    @property
     def _chosen(self) -> Listed | None:
         place = self.query_one("#run-list", OptionList).highlighted
         return self._runs[place] if place is not None and place < len(self._runs) else None

@@ -19,7 +19,7 @@ from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import PAUSED, STARTING, WAITING, RunState
 from poros_tui.screens import train_numbers
 from poros_tui.screens.train_curves import at_cursor, legend, picture_of
-from poros_tui.screens.train_ending import Told, told_ending
+from poros_tui.screens.train_ending import Told, makes_sense, told_ending
 from poros_tui.screens.train_keys import CURVE_KEYS, RUN_KEYS, CurveScreen
 from poros_tui.screens.train_orders import Orders
 from poros_tui.screens.train_start import start_lines
@@ -316,16 +316,14 @@ class TrainScreen(CurveScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that make no sense now are not in the footer."""
-        followed = self._followed
-        if action in ("order", "pause", "stop", "abort", "detach"):
-            return followed is not None and followed.is_going
-        if action == "result":
-            return self.told is not None and self.told.kind == "finished"
-        if action == "resume":
-            return self.told is not None and self.told.kind != "finished"
-        if action == "apply":
-            return self.told is not None and bool(self.told.way_out and self.told.way_out.settings)
-        return True
+        is_going = self._followed is not None and self._followed.is_going
+        return makes_sense(action, is_going, self.told)
+
+    @property
+    def idle_actions(self) -> frozenset[str]:
+        """Without a run there is nothing to look at."""
+        pages = frozenset(f"page('{name}')" for name in PAGES[1:])
+        return pages if self._followed is None else frozenset()
 
     def action_page(self, page: str) -> None:
         """One part alone, or all of them."""

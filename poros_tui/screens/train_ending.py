@@ -56,6 +56,19 @@ def told_ending(run: RunState, ending: Ending, width: int, glyphs: Glyphs) -> To
     return _failed(run, ending, width, glyphs)
 
 
+def makes_sense(action: str, is_going: bool, told: Told | None) -> bool:
+    """Whether an action of the Train screen can be done while a run goes on, or once it ended."""
+    if action in ("order", "pause", "stop", "abort", "detach"):
+        return is_going
+    if action == "result":
+        return told is not None and told.kind == "finished"
+    if action == "resume":
+        return told is not None and told.kind != "finished"
+    if action == "apply":
+        return told is not None and bool(told.way_out and told.way_out.settings)
+    return True
+
+
 def _key(key: str, does: str) -> Content:
     return Content.assemble((f" {key} ", "bold $accent"), (f"{does}   ", ""))
 

@@ -120,6 +120,8 @@ def _rows(run: RunState, scene: Scene) -> list[Row]:
         latest, best = run.evals[-1], min(run.evals, key=lambda found: found.eval_loss)
         told = f"best {significant(best.eval_loss)}" if best is not latest else "its best"
         told += f", step {count(best.step)}"
+        if not latest.step:
+            told = "before training"
         rows.append(("held out", significant(latest.eval_loss), told, SECOND))
     if len(steps):
         rows += [

@@ -61,6 +61,7 @@ class EntryList(ScrollView, can_focus=True):
     EntryList { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; }
     """
 
+    is_list = True  # the arrows come here when a field is left
     cursor = reactive(-1)
 
     class Highlighted(Message):

@@ -36,6 +36,7 @@ class FitTable(Widget, can_focus=True):
     ]
     DEFAULT_CSS = "FitTable { height: auto; width: 1fr; }"
 
+    is_list = True  # the arrows come here when a field is left
     row = reactive(0)
     column = reactive(0)
 

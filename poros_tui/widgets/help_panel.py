@@ -38,3 +38,17 @@ class HelpDialog(Dialog[None]):
             with VerticalScroll():
                 yield Static(self._explanation, classes="dialog-detail", markup=False)
                 yield Static(Content("\n").join(lines))
+            yield Static("esc closes", classes="quiet", id="help-way-out")
+
+    def on_mount(self) -> None:
+        """The arrow keys show what lies below."""
+        self.query_one(VerticalScroll).focus()
+        self.call_after_refresh(self._tell)
+
+    def on_resize(self) -> None:
+        """More of it may be seen now."""
+        self.call_after_refresh(self._tell)
+
+    def _tell(self) -> None:
+        more = "arrow keys show more   " if self.query_one(VerticalScroll).max_scroll_y else ""
+        self.query_one("#help-way-out", Static).update(f"{more}esc closes")

@@ -1,10 +1,14 @@
 """The frame that all screens share."""
 
+import re
 from pathlib import Path
 
 import pytest
-from textual.widgets import Static
+from textual.containers import VerticalScroll
+from textual.widgets import Input, Static
+from textual.widgets._footer import FooterKey
 
+import poros_tui
 from poros_tui import glyphs, keys, words
 from poros_tui.app import PorosApp
 from poros_tui.engine.commands import Answer
@@ -18,8 +22,12 @@ from poros_tui.state import load as load_state
 from poros_tui.state import save as save_state
 from poros_tui.terms import TERMS
 from poros_tui.widgets.confirm import ConfirmDialog
+from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.help_panel import HelpDialog
+from poros_tui.widgets.key_line import KeyLine
 from tests.tui.pilot import app_of, at, piloted
+
+STYLES = Path(poros_tui.__file__).parent / "styles"
 
 
 @piloted(size=(80, 24))
@@ -58,6 +66,22 @@ def test_no_key_is_one_that_terminals_keep_for_themselves(name):
         assert not forbidden & set(action.keys.split(",")), action
 
 
+def test_a_screen_s_own_styles_reach_no_other_screen():
+    sheets = [path for path in STYLES.glob("*.tcss") if path.name != "app.tcss"]
+    selectors = [
+        (path.stem, selector.strip())
+        for path in sheets
+        for rule in re.sub(
+            r"/\*.*?\*/|\{.*?\}", "\n", path.read_text("utf-8"), flags=re.S
+        ).splitlines()
+        for selector in rule.split(",")
+        if selector.strip()
+    ]
+    assert {"config", "train"} <= {stem for stem, _ in selectors}
+    classes = ("Screen", "Dialog")
+    assert [s for s in selectors if not re.split(r"[ .#]", s[1])[0].endswith(classes)] == []
+
+
 @piloted(mode="runs")
 async def test_every_action_is_in_the_palette(app, pilot):
     await pilot.press("ctrl+p")
@@ -87,6 +111,54 @@ async def test_a_question_mark_explains_the_focused_field_and_names_the_keys(app
     assert "Leave Poros" in told
     await pilot.press("escape")
     assert not isinstance(app.screen, HelpDialog)
+
+
+@piloted(mode="train", size=(80, 24))
+async def test_help_that_is_longer_than_the_window_is_scrolled_by_the_arrows(app, pilot):
+    await pilot.press("question_mark")
+    await pilot.pause()
+    await pilot.pause()
+    scrolled, last = app.screen.query_one(VerticalScroll), app.screen.query(Static).last()
+    assert last.region.bottom <= 24
+    assert last.render().plain == "arrow keys show more   esc closes"
+    await pilot.press("down", "down")
+    await pilot.pause()
+    assert scrolled.scroll_offset.y == 2
+
+
+@piloted(size=(60, 24))
+async def test_no_key_of_the_footer_is_cut_and_help_is_always_there(app, pilot):
+    for width in (60, 80, 120):
+        await pilot.resize_terminal(width, 24)
+        for name in MODES:
+            await at(app, pilot, name)
+            await pilot.pause()
+            footer = app.screen.query_one(KeyLine)
+            shown = list(footer.query(FooterKey))
+            assert {"explain", "leave"} <= {key.action for key in shown}, name
+            assert shown[-1].virtual_region.right <= width + 1, name
+
+
+@piloted(mode="model")
+async def test_escape_leaves_a_field_for_the_list_and_keeps_a_list(app, pilot):
+    await pilot.press("slash")
+    await pilot.pause()
+    assert isinstance(app.focused, Input)
+    await pilot.press("escape", "down")
+    chosen = app.screen.query_one(EntryList)
+    assert app.focused is chosen
+    await pilot.press("escape")
+    assert app.focused is chosen
+
+
+@piloted(mode="home")
+async def test_a_key_that_would_do_nothing_says_so_and_is_not_in_the_footer(app, pilot):
+    await pilot.pause()
+    actions = {key.action for key in app.screen.query(FooterKey)}
+    assert "choose('demo')" in actions
+    assert "choose('resume')" not in actions
+    await pilot.press("g")
+    assert any("nothing to go on with" in note.message for note in app._notifications)
 
 
 @piloted(size=(59, 24))

@@ -11,11 +11,13 @@ from poros import events
 from poros_tui import run_control
 from poros_tui.engine import commands
 from poros_tui.engine.run_alerts import Surroundings, alerts_of
+from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import RunState
 from poros_tui.engine.way_out import WayOut, way_out
 from poros_tui.glyphs import FANCY
 from poros_tui.screens.train import TrainScreen
 from poros_tui.screens.train_curves import View, at_cursor, picture_of
+from poros_tui.screens.train_numbers import Scene, run_lines
 from poros_tui.state import AppState
 from poros_tui.widgets.block_map import BlockMap
 from poros_tui.widgets.confirm import ConfirmDialog
@@ -339,3 +341,22 @@ def test_what_is_wrong_is_told():
     assert codes(made) == ["unsaved-250"]
     made_runs.saved(made, 251)
     assert codes(made) == []
+
+
+def test_the_loss_of_before_the_training_is_not_called_its_best():
+    made = made_runs.begun()
+    made.tell(
+        events.EvaluationFinished(
+            step=0, eval_loss=4.5, eval_perplexity=90.0, num_label_tokens=9, duration_s=1.0
+        )
+    )
+    made.tell(made_runs.step_event(1, 40, random.Random(1)))
+    run = RunState()
+    run.take_lines(made.lines)
+    scene = Scene(
+        now_s=NOW, glyphs=FANCY, pace=pace_of(run), machine=MACHINE, live=None, weight=0.0,
+        is_going=True,
+    )  # fmt: skip
+    told = run_lines(run, scene, 50).plain
+    assert "before training" in told
+    assert "best" not in told

@@ -129,14 +129,19 @@ class Looks:
 
     def _answers(self, prompts: Sequence[str], step: int) -> tuple[list[str], bool]:
         """The answers, and whether all were made together; none if memory is not enough."""
+        most = self._config.sample_tokens
+
+        def progress(done: int) -> None:
+            self._emit(PhaseProgressed(phase="sample", done=done, total=most, unit="tokens"))
 
         def together(some: Sequence[str]) -> list[str]:
             return answer(
                 self._model,
                 self._inputs.tokenizer,
                 some,
-                max_new_tokens=self._config.sample_tokens,
+                max_new_tokens=most,
                 device=self._device,
+                progress=progress,
             )
 
         attempts = [

@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from poros import atomic
 from poros.data.chat_template import ChatTemplate, UnrenderableError
@@ -30,6 +35,7 @@ def answer(
     *,
     max_new_tokens: int,
     device: torch.device,
+    progress: Callable[[int], None] | None = None,
 ) -> list[str]:
     """Answers to ``prompts``, each a conversation of its own; the model's mode is restored.
 
@@ -39,6 +45,7 @@ def answer(
         prompts: What is asked.
         max_new_tokens: Most tokens of an answer.
         device: Where the inputs belong.
+        progress: Told after each token how many each answer has.
 
     Raises:
         PorosModelError: The chat template refuses a prompt.
@@ -60,9 +67,22 @@ def answer(
             input_ids=input_ids_BT.to(device),
             attention_mask=attention_mask_BT.to(device),
             generation_config=settings,
+            stopping_criteria=StoppingCriteriaList([_Told(progress)] if progress else []),
         )
     new_BT = tokens_BT[:, input_ids_BT.shape[1] :].cpu()
     return [text.strip() for text in tokenizer.batch_decode(new_BT, skip_special_tokens=True)]
+
+
+class _Told(StoppingCriteria):
+    """Stops nothing: the one place of `generate` that is called after each token of a batch."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress, self._num_tokens = progress, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self._num_tokens += 1
+        self._progress(self._num_tokens)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 def _texts(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -50,6 +50,14 @@ def test_a_batch_gives_the_answers_of_each_prompt_alone(model, tokenizer) -> Non
     assert len(set(together)) == len(PROMPTS)
 
 
+def test_each_token_is_told_and_changes_no_answer(model, tokenizer) -> None:
+    told: list[int] = []
+    heard = answer(model, tokenizer, PROMPTS, max_new_tokens=8, device=CPU, progress=told.append)
+    assert heard == answer(model, tokenizer, PROMPTS, max_new_tokens=8, device=CPU)
+    assert told == list(range(1, len(told) + 1))
+    assert 1 < len(told) <= 8
+
+
 def test_without_a_chat_template_the_text_goes_on(model) -> None:
     bare = tiny_tokenizer(template=None)
     assert len(answer(model, bare, PROMPTS, max_new_tokens=2, device=CPU)) == 3

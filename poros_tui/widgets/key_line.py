@@ -1,0 +1,51 @@
+"""The last line of a screen: the keys that can be pressed now, as many as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual.app import ComposeResult
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
+
+_STAY = ("explain", "leave", "quit")
+"""Actions whose keys are shown in any case: help names all the others."""
+_GOES_FIRST = "command_palette"
+_GAPS = 3
+"""Columns beside a key and its name; the last one may lie outside."""
+
+
+class KeyLine(Footer):
+    """A footer that cuts no key: one without room, or that does nothing now, is left out."""
+
+    def __init__(self, idle: Callable[[], frozenset[str]]) -> None:
+        """``idle``: the actions that would do nothing now."""
+        super().__init__(show_command_palette=False)  # it is a key like the others
+        self._idle = idle
+        self._room = 0
+
+    def compose(self) -> ComposeResult:
+        """The keys that fit, in their order."""
+        self._room = self.app.size.width
+        keys = [key for key in super().compose() if isinstance(key, FooterKey)]
+        useful = [key for key in keys if key.action not in self._idle()]
+        yield from fitting(useful, self._room)
+
+    def on_resize(self) -> None:
+        """There is more room now, or less."""
+        if self._room != self.app.size.width:
+            self.call_after_refresh(self.recompose)
+
+
+def fitting(keys: Sequence[FooterKey], room: int) -> list[FooterKey]:
+    """What fits into ``room`` columns; first the palette's key goes, then those at the right."""
+    shown = list(keys)
+    going = [key for key in keys if key.action == _GOES_FIRST]
+    going += [key for key in reversed(keys) if key.action not in (_GOES_FIRST, *_STAY)]
+    while going and sum(_columns(key) for key in shown) > room + 1:
+        shown.remove(going.pop(0))
+    return shown
+
+
+def _columns(key: FooterKey) -> int:
+    return len(key.key_display) + len(key.description) + _GAPS
