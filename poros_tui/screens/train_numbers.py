@@ -144,7 +144,7 @@ def _rows(run: RunState, scene: Scene) -> list[Row]:
 
 def _saved_row(run: RunState) -> Row:
     if run.saved_step is None:
-        return "saved step", "none yet", "" if run.has_ended else "c saves one", SECOND
+        return "saved step", "none yet", "" if run.has_ended else "c saves", SECOND
     size = gigabytes(run.checkpoints[-1].size_bytes) if run.checkpoints else ""
     return "saved step", count(run.saved_step), size, SECOND
 
