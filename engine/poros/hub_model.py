@@ -9,11 +9,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from poros.errors import PorosError, PorosHubError, PorosModelError
+from poros.atomic import free_bytes
+from poros.errors import (
+    PorosError,
+    PorosHubError,
+    PorosModelError,
+    PorosStorageError,
+    escape_control,
+)
 from poros.hub_client import HubClient
 from poros.hub_errors import OUTAGES, not_the_hubs, refuse_pickles, unreachable
-from poros.hub_names import COMMIT, FETCHED, HubName, parse_model
+from poros.hub_names import COMMIT, FETCHED, HubName, hub_cache, parse_model
 from poros.model_config import CONFIG_FILE, config_object
+from poros.told_sizes import told_size
 from poros.weights_index import (
     INDEX_FILE,
     SINGLE_FILE,
@@ -91,6 +99,29 @@ class Fetched:
     unread: PorosError | None = None
     refusal: PorosHubError | None = None
     has_template: bool | None = None
+
+
+def refuse_large_download(model: str, num_bytes: int) -> None:
+    """Refuse to fetch what the disk of the Hub's cache has no room for.
+
+    Args:
+        model: The repository's name.
+        num_bytes: All that a run needs of it; what is here of it, even in part, is taken off.
+
+    Raises:
+        PorosStorageError: There is less room.
+    """
+    cache = hub_cache()
+    there = next((place for place in (cache, *cache.parents) if place.is_dir()), cache)
+    free = free_bytes(there)
+    blobs = cache / f"models--{model.replace('/', '--')}" / "blobs"
+    here = sum(file.stat().st_size for file in blobs.iterdir()) if blobs.is_dir() else 0
+    if 0 < free < num_bytes - here:
+        raise PorosStorageError(
+            f"{told_size(num_bytes - here)} are to be downloaded, {told_size(free)} are free",
+            where=escape_control(str(cache)),
+            remediation="make room, or set HF_HOME to a folder on a larger disk",
+        )
 
 
 def is_outage(error: PorosError) -> bool:

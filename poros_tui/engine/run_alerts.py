@@ -195,6 +195,21 @@ def _computes_on(run: RunState) -> str:
     return "processor" if run.started is not None and run.started.device == "cpu" else "card"
 
 
+def _stuck(run: RunState, around: Surroundings) -> Iterator[Alert]:
+    """A download from which nothing comes: the engine lives, but has nothing to tell."""
+    phase = run.phase
+    if phase is None or phase.name != "download" or around.is_alive is False:
+        return
+    passed_s = around.now_s - max(phase.began_s, phase.progressed_s)
+    if passed_s > SILENT_S:
+        yield Alert(
+            "stuck",
+            WARNING,
+            f"No byte came for {duration(passed_s)}.",
+            "Abort (x), start again: it goes on.",
+        )
+
+
 def _hot(run: RunState, around: Surroundings) -> Iterator[Alert]:
     if not is_going(run, around):
         return
@@ -224,5 +239,6 @@ _LOOKS: tuple[Callable[[RunState, Surroundings], Iterator[Alert]], ...] = (
     _near_cap,
     _disk,
     _stalled,
+    _stuck,
     _hot,
 )

@@ -232,7 +232,7 @@ class ConfigScreen(PorosScreen):
         if told.kind == "ok":
             self.starter.start()
         elif told.kind in ("warn", "busy"):
-            self.app.push_screen(config_told.doubt(told, self.found), self._answered)
+            self.app.push_screen(config_told.doubt(told), self._answered)
         else:
             self.notify(told.told, title="It can't start yet", severity="error", markup=False)
             self.draft.check_again()

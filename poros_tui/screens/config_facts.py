@@ -96,6 +96,7 @@ class Lookup(Generic[Found]):
 def look_at_model(model: str) -> ModelFacts:
     """Read a model's headers, from its folder, the Hub's cache, or the Hub."""
     from poros.check import check_model
+    from poros.hub_model import refuse_large_download
 
     try:
         report = check_model(model)
@@ -103,6 +104,11 @@ def look_at_model(model: str) -> ModelFacts:
         return ModelFacts(told=str(error), is_wrong=True)
     if report.refusals:
         return ModelFacts(told=str(report.refusals[0]), is_wrong=True)
+    if report.folder is None and report.facts is not None and report.facts.download_bytes:
+        try:
+            refuse_large_download(report.facts.name, report.facts.download_bytes)
+        except PorosError as error:
+            return ModelFacts(report.text, str(error), is_wrong=True)
     size = f"{_count(report.sizes.num_params)} weights" if report.sizes else report.model_type
     here = "here" if report.folder else "to be downloaded"
     return ModelFacts(report.text, f"{size}, {here}")
@@ -204,12 +210,15 @@ def _computer(machine: Machine, rates: Rates | None) -> Computer:
     def stepped(num_bytes: int | None) -> int:
         return max(num_bytes or 0, 0) // _FREE_STEP_BYTES * _FREE_STEP_BYTES
 
+    def known(num_bytes: int | None) -> int:
+        return 0 if num_bytes is None else max(stepped(num_bytes), 1)  # full is not unknown
+
     total = machine.card_total_bytes or 0
     return Computer(
         card=machine.card if total else "",
         total_bytes=total,
         free_bytes=stepped(total - (machine.card_used_bytes or 0)),
         rates=rates if total else None,
-        host_bytes=stepped(machine.ram_free_bytes),
-        disk_bytes=stepped(machine.disk_free_bytes),
+        host_bytes=known(machine.ram_free_bytes),
+        disk_bytes=known(machine.disk_free_bytes),
     )

@@ -14,6 +14,7 @@ from poros.config import PorosConfig, field_schemas, require_dataset
 from poros.config_errors import choices, expected, types
 from poros.config_load import value_of_text, yaml_text
 from poros.errors import PorosConfigError
+from poros.lora_targets import named_targets
 
 Kind = Literal["choice", "toggle", "text"]
 
@@ -173,7 +174,7 @@ class Form:
             found += error.problems or (error,)
         told = {problem.keys for problem in unread}
         problems = tuple(
-            _problem(each) for each in found if each in unread or each.keys not in told
+            problem_of(each) for each in found if each in unread or each.keys not in told
         )
         return Checked(None if problems else config, problems)
 
@@ -222,6 +223,8 @@ def _value(text: str, schema: dict[str, Any], key: str, problems: list[PorosConf
     is_list = "array" in accepted and "string" not in accepted
     if is_list and not text.startswith("["):
         return tuple(part.strip() for part in text.split(SEPARATOR.strip()) if part.strip())
+    if accepted >= {"array", "string"} and (names := named_targets(text)):
+        return names
     value = value_of_text(text, schema, key, problems)
     return float(value) if _wants_float(value, schema) else value
 
@@ -230,7 +233,8 @@ def _wants_float(value: Any, schema: dict[str, Any]) -> bool:
     return type(value) is int and "number" in types(schema)
 
 
-def _problem(error: PorosConfigError) -> Problem:
+def problem_of(error: PorosConfigError) -> Problem:
+    """A problem as the form tells it: ways out of the command line are no help here."""
     change = {key: shown(value) for key, value in (error.change or {}).items()}
     way_out = error.remediation
     if "poros schema" in way_out or "--set" in way_out:

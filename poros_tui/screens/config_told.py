@@ -25,10 +25,12 @@ class Verdict:
     Attributes:
         kind: ``ok``, ``warn``, ``error``, or ``busy`` while that is looked at.
         told: In a sentence without a full stop.
+        way_out: What helps, in sentences; empty: nothing needs mending, or it is told elsewhere.
     """
 
     kind: str
     told: str
+    way_out: str = ""
 
     def content(self) -> Content:
         """With its sign and colour."""
@@ -58,7 +60,7 @@ def verdict(
     if unchecked:
         return Verdict("busy", f"not checked yet: the {unchecked} is being looked at")
     if doubtful := _doubtful(found, computer):
-        return Verdict("warn", doubtful)
+        return doubtful
     if found.device_bytes is not None:
         return Verdict("ok", "ready, and it fits")
     if found.host_bytes is not None and not computer.card:
@@ -66,17 +68,32 @@ def verdict(
     return Verdict("ok", "ready")
 
 
-def _doubtful(found: Cost, computer: Computer) -> str:
+def _doubtful(found: Cost, computer: Computer) -> Verdict | None:
     if found.refusal:
-        return "this is not expected to fit on the card"
+        way_out = " ".join(filter(None, (found.refusal, found.way_out)))
+        return Verdict("warn", "this is not expected to fit on the card", way_out)
     if found.host_bytes and computer.host_bytes and found.host_bytes > computer.host_bytes:
-        return "this may need more memory than is free"
+        return _short_of_memory(found.host_bytes, computer)
     if found.disk_bytes and computer.disk_bytes and found.disk_bytes > computer.disk_bytes:
-        return "the disk has too little room for the checkpoints"
-    return ""
+        needed, free = words.gigabytes(found.disk_bytes), words.gigabytes(computer.disk_bytes)
+        way_out = (
+            f"They take {needed}, {free} are free: make room, lower keep_checkpoints, or name a"
+            " folder on another disk in 5 Where to."
+        )
+        return Verdict("warn", "the disk has too little room for the checkpoints", way_out)
+    return None
 
 
-def doubt(told: Verdict, found: Cost) -> ConfirmDialog:
+def _short_of_memory(needed_bytes: int, computer: Computer) -> Verdict:
+    needed, free = words.gigabytes(needed_bytes), words.gigabytes(computer.host_bytes)
+    told = f"this may need more memory than is free: {needed} of RAM, {free} are free"
+    way_out = "Close other programs"
+    if computer.card:
+        way_out += ", set host_tier: disk (the model waits on the disk, which is slower)"
+    return Verdict("warn", told, f"{way_out}, or take a smaller model.")
+
+
+def doubt(told: Verdict) -> ConfirmDialog:
     """Asks whether to start though it is not sure to go well."""
     is_checked = told.kind != "busy"
     why = "estimates can be wrong; it says so if it does not fit"
@@ -86,9 +103,8 @@ def doubt(told: Verdict, found: Cost) -> ConfirmDialog:
         Answer("start", "Start all the same", why if is_checked else "if something is wrong, the"
                " run ends before its first step and says so", key="s", loses=True),
     ]  # fmt: skip
-    detail = " ".join(filter(None, (found.refusal, found.way_out))) if is_checked else ""
     question = f"{told.told[0].upper()}{told.told[1:]}. Start all the same?"
-    return ConfirmDialog(question, answers, detail)
+    return ConfirmDialog(question, answers, told.way_out)
 
 
 def cut_told(lengths: Lengths | None, config: PorosConfig | None) -> str:

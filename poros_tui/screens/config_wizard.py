@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from poros.check_memory import TextHeaders
+from poros.config import PorosConfig
 from poros.config_errors import unknown_key
 from poros.demo_settings import NUM_STEPS, demo_settings, is_demo_data
-from poros.errors import PorosOutputError
+from poros.errors import PorosConfigError, PorosOutputError
+from poros.lora_targets import refuse_unknown_targets
 from poros.run_folder import refuse_bad_place
 from poros_tui.screens.config_cost import Computer, sizes_of
-from poros_tui.screens.config_form import Checked, Form, Problem, fields, shown
+from poros_tui.screens.config_form import Checked, Form, Problem, fields, problem_of, shown
 from poros_tui.screens.config_presets import (
     EFFORTS,
     HERE,
@@ -217,7 +219,20 @@ class Wizard:
             problems.insert(0, Problem(keys, "No model is chosen", "press 3 for Model"))
         if self.output_dir and (place := _place_problem(self.output_dir)):
             problems.append(place)
+        if not problems and checked.config is not None:
+            problems += self._of_model(checked.config)
         return Checked(None if problems else checked.config, tuple(problems))
+
+    def _of_model(self, config: PorosConfig) -> list[Problem]:
+        """What does not go with the model, if that is known."""
+        text = self.known.model
+        if text is None:
+            return []
+        try:
+            refuse_unknown_targets(config.lora_target_modules, text.headers, text.targets)
+        except PorosConfigError as error:
+            return [problem_of(error)]
+        return []
 
     def _over_given(self, made: Preset) -> Preset:
         """Answers that were left as they were keep what was given."""

@@ -270,7 +270,7 @@ class DataScreen(ChooserScreen):
             self.refuse(failed(document, error))
         else:
             told = failed(document, error)["error"]
-            if told.get("code") == "E-data":
+            if told.get("code") in ("E-data", "E-model"):
                 self.say(verdict({"error": told}))
                 self.record = None
             else:

@@ -48,6 +48,8 @@ _REASONS = {
 _WARN_PART, _BAD_PART = 0.01, 0.3
 """Of rows that give nothing to learn: from when on it is told, and from when on it is wrong."""
 _MUCH_CUT = 0.1
+_ENDLESS = "no sample teaches"
+"""So the engine's warning begins."""
 _MOST_SHOWN = 6000
 
 
@@ -67,6 +69,9 @@ def verdict(record: Record) -> Verdict:
         return Verdict("bad", f"{lost:,} of {rows:,} rows {gives} nothing to learn", _cure(record))
     if rows and lost / rows > _WARN_PART:
         return Verdict("warn", f"{lost:,} of {rows:,} rows {gives} nothing to learn", _cure(record))
+    if endless := next((w for w in record.get("warnings", ()) if w.startswith(_ENDLESS)), ""):
+        said, _, way_out = endless.partition("; ")
+        return Verdict("warn", _sentence(said), _sentence(way_out))
     if samples and cut / samples > _MUCH_CUT:
         longest = f"l sets max_seq_length to {record['longest']:,}, which would cut none"
         return Verdict("warn", f"{cut:,} of {samples:,} samples are cut", longest)

@@ -72,6 +72,9 @@ def _about(record: Record) -> Iterator[Fact]:
         yield Fact("size", told)
         whole, packed = gigabytes(size["dense_bytes"]), gigabytes(size["nf4_bytes"])
         yield Fact("weights", packed if record["prequantised"] else f"{whole}, {packed} in NF4")
+    if record["prequantised"]:
+        told = "into 16 bits only: these files are 4-bit already, name the original then"
+        yield Fact("export", told, "warn")
     if label == "certified" and record["labels"]["stack"] != "certified":
         yield Fact("versions", "proved on others: `poros parity --demo` tries it here", "warn")
 

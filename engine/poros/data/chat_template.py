@@ -116,6 +116,11 @@ class ChatTemplate:
             return [Rendered(whole, trained, ends_with_answer, self._is_closed(whole))]
         return parts
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The tokens of which one ends an answer: what the template writes there, or any."""
+        return (self._ends.closing,) if self._ends.closing else self._markers
+
     @cached_property
     def prompt_surplus(self) -> str:
         """What prompts end with and answers lack in the texts to be learned."""

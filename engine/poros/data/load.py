@@ -156,4 +156,13 @@ def _warnings(report: DataReport) -> list[Warned]:
         words = f"the chat template asks for answers with {report.prompt_surplus!r} at the end"
         why = "and writes given answers without it: they are learned without it"
         warnings.append(Warned(code="W-data-prompt", message=f"{words} {why}"))
+    if report.num_samples and not report.num_stops and report.template_sha256:
+        words = "no sample teaches the model to stop: it would talk on without an end"
+        warnings.append(Warned(code="W-data-endless", message=f"{words}; {_why_endless(report)}"))
     return warnings
+
+
+def _why_endless(report: DataReport) -> str:
+    if report.num_truncated == report.num_samples:
+        return "every one is cut before its answer ends: raise max_seq_length"
+    return "tokenizer and chat template have no token for the end: take an instruct model's"

@@ -55,6 +55,8 @@ class DataReport:
         num_truncated: Samples that were cut to the greatest length.
         num_split_rows: Conversations that became one sample an answer.
         num_label_tokens: Tokens that are trained, over all samples.
+        num_stops: Samples that teach the model where to stop: a token that ends a turn or the text
+            is trained in them.
         max_tokens: Length of the longest sample before any cut.
         overlong: Lengths of the samples with more than the greatest length, before any cut.
         dropped: Lines of the rows without a sample, by reason.
@@ -73,6 +75,7 @@ class DataReport:
     num_truncated: int = 0
     num_split_rows: int = 0
     num_label_tokens: int = 0
+    num_stops: int = 0
     max_tokens: int = 0
     overlong: list[int] = field(default_factory=list)
     dropped: dict[str, list[int]] = field(default_factory=dict)

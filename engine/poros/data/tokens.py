@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -68,7 +69,8 @@ def tokenize_rows(
         encoder = Encoder(
             tokenizer, add_special_tokens=not shape.is_conversation, vocab_size=vocab_size
         )
-        keeper = _Keeper(samples, report, max_seq_length, overlong)
+        stops = _stop_ids(tokenizer, renderer.template)
+        keeper = _Keeper(samples, report, max_seq_length, overlong, stops)
         texts = renderer.texts_of(rows, progress)
         while chunk := list(islice(texts, _TEXTS_PER_CALL)):
             encoded = encoder.encode([text for _, text in chunk], [row for row, _ in chunk])
@@ -91,7 +93,14 @@ def choose_pad_token(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tup
     return 0, "token 0"
 
 
-@dataclass(slots=True)
+def _stop_ids(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate | None) -> frozenset[int]:
+    """The tokens that tell a model to stop."""
+    stops = template.stops if template is not None else ()
+    ids = [tokenizer.eos_token_id, *map(tokenizer.convert_tokens_to_ids, stops)]
+    return frozenset(found for found in ids if found is not None)
+
+
+@dataclass
 class _Renderer:
     """Makes rows into texts, with the characters to be learned."""
 
@@ -104,7 +113,7 @@ class _Renderer:
     def texts_of(
         self, rows: Sequence[Row], progress: Callable[[int], None]
     ) -> Iterator[tuple[Row, Rendered]]:
-        template = self._template() if self.shape.is_conversation else None
+        template = self.template
         for done, row in enumerate(rows, start=1):
             try:
                 rendered = self._plain(row) if template is None else self._turns(row, template)
@@ -114,7 +123,11 @@ class _Renderer:
             yield from ((row, text) for text in rendered)
             progress(done)
 
-    def _template(self) -> ChatTemplate:
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The tokenizer's, checked; None: the rows are no conversations."""
+        if not self.shape.is_conversation:
+            return None
         template = ChatTemplate(self.tokenizer)
         self.report.template_sha256 = template.sha256
         if self.train_on == "completions":
@@ -153,6 +166,7 @@ class _Keeper:
     report: DataReport
     max_seq_length: int
     overlong: Overlong
+    stops: frozenset[int]
 
     def take(self, row: Row, input_ids: array[int], labels: array[int]) -> None:
         """Keep the sample, cut it, or note why it is dropped."""
@@ -184,3 +198,4 @@ class _Keeper:
             self.report.num_truncated += num_tokens > self.max_seq_length
             self.report.num_samples += 1
             self.report.num_label_tokens += sample.num_label_tokens
+            self.report.num_stops += any(map(sample.labels.count, self.stops))

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from poros.hub_errors import (
     refuse_pickles,
     unreachable,
 )
+from poros.hub_model import refuse_large_download
 from poros.hub_names import FETCHED, parse_model
 from poros.loading.file_hashes import file_hashes, is_blob
 
@@ -117,13 +119,15 @@ def _fetch(name: str, revision: str | None, emit: Emit, patterns: Sequence[str])
         return _cached(name, revision, "HF_HUB_OFFLINE is set")
     try:
         with _hub_errors(name, revision):
-            info = HfApi().model_info(name, revision=revision)
-            files = [sibling.rfilename for sibling in info.siblings or []]
+            info = HfApi().model_info(name, revision=revision, files_metadata=True)
+            sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
     except PorosHubError as error:
         if error.remediation not in OUTAGES:
             raise
         return _cached_after(error, name, revision, emit)
-    refuse_pickles(name, files)
+    refuse_pickles(name, list(sizes))
+    wanted = [file for file in sizes if any(fnmatch(file, pattern) for pattern in patterns)]
+    refuse_large_download(name, sum(sizes[file] for file in wanted))
     started_s = time.monotonic()
     emit(PhaseStarted(phase="download"))
     before = _blobs(name)

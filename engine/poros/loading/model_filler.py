@@ -134,6 +134,7 @@ class ModelFiller:
             self._report_left_out()
             self._check_tied_copies()
             self._fill_ends(reader)
+            self._check_ends()
             for num_blocks, frozen in enumerate(self._fill_layers(), start=1):
                 drop(frozen)
                 self._progress("quantise", num_blocks)
@@ -183,6 +184,8 @@ class ModelFiller:
                 self._progress(phase, len(blocks))
         for future in ends:
             future.result()
+        if not self._defers:
+            self._check_ends()
         return blocks
 
     def _wait_filled(self, blocks: Sequence[Block]) -> None:
@@ -243,6 +246,8 @@ class ModelFiller:
                 self._fill_linear(module, name, own=own)
             else:
                 tensor = self._read_to_host(name, parameter.dtype, own=own)
+                if not (own or self._defers):
+                    nf4.refuse_non_finite(name, tensor, where=self.source.name)
                 setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
         for leaf, buffer in list(module.named_buffers(recurse=False)):
             if leaf not in module._non_persistent_buffers_set:
@@ -252,6 +257,7 @@ class ModelFiller:
         if not self.plan.prequantised:
             stored = self.match.stored_name[name]
             weight = self.source.read(stored, self.plan.device, self.plan.dtype)
+            nf4.refuse_non_finite(name, weight, where=self.source.name)
             nf4.quantise(linear, weight, self.tables)
             return
         stats = {
@@ -306,6 +312,12 @@ class ModelFiller:
             module = skeleton.model.get_submodule(path)
             stored |= nf4.stored_tensors(module, f"{path}.", without=skeleton.tied)
         return stored
+
+    def _check_ends(self) -> None:
+        """Of files that are read for the first time: later starts take them from the cache."""
+        for name, tensor in self._stored_ends().items():
+            if tensor.is_floating_point():
+                nf4.refuse_non_finite(name, tensor, where=self.source.name)
 
     def _resident_bytes(self) -> int:
         """Size of the ends: tied tensors once, computed buffers and NF4 statistics among them."""

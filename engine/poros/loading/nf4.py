@@ -59,6 +59,21 @@ def quantise(linear: Linear4bit, weight: Tensor, tables: CodeTables) -> None:
     _hold_on_host(linear, made.data.as_subclass(Tensor), made.quant_state, tables)
 
 
+def refuse_non_finite(name: str, weight: Tensor, *, where: str) -> None:
+    """Refuse a weight with a value that is NaN or infinite: NF4 would spread or even hide it.
+
+    Raises:
+        PorosModelError: There is one.
+    """
+    # The least and the greatest value: a hundredth of the time of quantising, and no copy.
+    if weight.numel() and not bool(torch.stack(torch.aminmax(weight)).isfinite().all()):
+        raise PorosModelError(
+            f"{name} holds values that are no numbers (NaN or infinity)",
+            where=where,
+            remediation="download the model again, or take another one: nothing can learn on it",
+        )
+
+
 def adopt(linear: Linear4bit, packed: Tensor, stats: dict[str, Tensor], tables: CodeTables) -> None:
     """Give a linear weights that were quantised before.
 

@@ -96,6 +96,7 @@ def preview(
             "overlong": sorted(report.overlong),
             "num_tokens": sum(map(len, samples)),
             "num_label_tokens": report.num_label_tokens,
+            "num_stops": report.num_stops,
             "digest": prepared.digest,
             "warnings": warnings,
             "sample": _shown(sample, tokenizer),

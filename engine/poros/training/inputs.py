@@ -26,6 +26,7 @@ from poros.loading.hub import resolve_model
 from poros.loading.probe import architecture_of
 from poros.loading.record_check import check_transformers
 from poros.loading.text_part import open_source
+from poros.lora_targets import refuse_unknown_targets
 from poros.model_config import check_config, is_prequantised
 from poros.training.ahead import Ahead
 
@@ -72,6 +73,7 @@ def read_inputs(
     source, spec = opened.source, opened.architecture
     hashing = Ahead(source.digest)  # gigabytes, while the data are read
     refuse_settings(config, source.config, spec)
+    refuse_unknown_targets(config.lora_target_modules, source.names(), spec.lora_targets)
     tokenizer = read_tokenizer(opened.folder)
     reader = DataReader(config, tokenizer, source.config["vocab_size"], emit)
     given = given or Given()

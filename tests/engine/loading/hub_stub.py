@@ -26,6 +26,8 @@ class Stub(ThreadingHTTPServer):
         lfs: Files whose tag is their sha256.
         damaged: What is sent in place of some files, under their tags.
         ranges: Of all requests that had one.
+        sizes: What the listing says of files' sizes where it isn't so.
+        stalls: The bytes of a file that are sent; then nothing comes. -1: all.
         facts: What the listing says beside files and commit.
         found: The answer to a search.
         renamed: Old name to new: asked for the old one, it redirects to the new one's listing.
@@ -47,10 +49,13 @@ class Stub(ThreadingHTTPServer):
         self.ranges: list[str] = []
         self.asked: list[str] = []
         self.tokens: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.stalls = -1
         self.facts: dict[str, object] = {}
         self.renamed: dict[str, str] = {}
         self.found: object = []
         self.elsewhere = ""
+        self.let_go = threading.Event()
 
     @property
     def endpoint(self) -> str:
@@ -96,7 +101,8 @@ class Handler(BaseHTTPRequestHandler):
         files = self.server.files
         siblings: list[dict[str, object]] = [{"rfilename": name} for name in files]
         if "blobs=true" in self.path:
-            siblings = [{"rfilename": name, "size": len(files[name])} for name in files]
+            sizes = {name: len(files[name]) for name in files} | self.server.sizes
+            siblings = [{"rfilename": name, "size": sizes[name]} for name in files]
         record = {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False}
         return record | self.server.facts
 
@@ -154,6 +160,12 @@ class Handler(BaseHTTPRequestHandler):
         if status in (200, 206) and "/resolve/" in self.path and cuts and cuts[0] < len(body):
             body = body[: cuts.pop(0)]
             self.close_connection = True
+        if 0 <= self.server.stalls < len(body) and "/resolve/" in self.path:
+            self.wfile.write(body[: self.server.stalls])
+            self.wfile.flush()
+            self.server.let_go.wait()
+            self.close_connection = True
+            return
         self.wfile.write(body)
 
 
@@ -166,5 +178,6 @@ def running_stub() -> Iterator[Stub]:
         try:
             yield stub
         finally:
+            stub.let_go.set()
             stub.shutdown()
             thread.join()

@@ -200,6 +200,16 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(
     assert not [path for path in stub.asked if "/resolve/" in path]
 
 
+def test_what_the_disk_has_no_room_for_is_refused_before_anything_is_fetched(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.sizes = {"model.safetensors": 10**17}
+    outcome = resolve(stub, tmp_path)
+    assert outcome.code == 8
+    assert "100000000.00 GB are to be downloaded" in outcome.stderr
+    assert not [path for path in stub.asked if "/resolve/" in path]
+
+
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
     assert resolve_model(str(tmp_path), lambda event: None) == tmp_path
