@@ -49,13 +49,32 @@ def timed_callbacks(monkeypatch):
     return took
 
 
+def writer_of(folder, flood_s, trickle_s):
+    """Writes events, many and then few; says how many it wrote of each."""
+    words = [FLOOD_PER_S, flood_s, TRICKLE_PER_S, trickle_s]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.tui.soak_writer", str(folder / "events.jsonl"),
+         *map(str, words)],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT / 'engine'}:{ROOT}"},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def told_by(writer):
+    """Lines that it wrote at each of its rates."""
+    assert writer.returncode == 0
+    with writer.stdout as said:
+        return [int(line.split()[1]) for line in said]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1_000)
 def test_a_flood_of_events_leaves_the_interface_free_and_memory_flat(tmp_path, monkeypatch):
     # POROS_SOAK=full: as long as the issue says, eleven minutes.
-    flood_s, trickle_s = (60, 600) if os.environ.get("POROS_SOAK") == "full" else (12, 20)
+    is_full = os.environ.get("POROS_SOAK") == "full"
+    flood_s, trickle_s = (60, 600) if is_full else (12, 20)
     took = timed_callbacks(monkeypatch)
-    sizes = []
+    sizes, written = [], []
 
     async def soak():
         app = app_of()
@@ -63,15 +82,11 @@ def test_a_flood_of_events_leaves_the_interface_free_and_memory_flat(tmp_path, m
         async with app.run_test(size=(120, 40)) as pilot:
             await at(app, pilot, "train")
             took.clear()
-            writer = subprocess.Popen(
-                [sys.executable, "-m", "tests.tui.soak_writer", str(tmp_path / "events.jsonl"),
-                 str(FLOOD_PER_S), str(flood_s), str(TRICKLE_PER_S), str(trickle_s)],
-                cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT / 'engine'}:{ROOT}"},
-            )  # fmt: skip
+            writer = writer_of(tmp_path, flood_s, trickle_s)
             while writer.poll() is None:
                 await asyncio.sleep(0.25)
                 sizes.append(psutil.Process().memory_info().rss)
-            assert writer.returncode == 0
+            written.extend(told_by(writer))
             until = time.monotonic() + 120
             while not app.state.followed.caught_up and time.monotonic() < until:
                 await asyncio.sleep(0.25)
@@ -81,13 +96,14 @@ def test_a_flood_of_events_leaves_the_interface_free_and_memory_flat(tmp_path, m
     run = asyncio.run(soak())
     took.sort()
     p99, worst = took[int(0.99 * len(took))], took[-1]
-    print(f"{run.step:,} steps, {len(took):,} callbacks, p99 {1e3 * p99:.1f} ms,"
+    print(f"{run.step:,} steps of {written}, {len(took):,} callbacks, p99 {1e3 * p99:.1f} ms,"
           f" worst {1e3 * worst:.1f} ms, memory {sizes[0] / 1e6:.0f} ->"
           f" {max(sizes[: len(sizes) // 2]) / 1e6:.0f} -> {sizes[-1] / 1e6:.0f} MB")  # fmt: skip
-    assert run.step > 0.5 * FLOOD_PER_S * flood_s
+    # All of it, but for the lines of the start; a busy machine writes less than asked for.
+    assert run.step > sum(written) - 100
+    assert not is_full or written[0] > 0.9 * FLOOD_PER_S * flood_s
     assert p99 < 0.05
     assert worst < 0.25
     # The tables have bounds, and the flood fills them; nothing grows after that.
     assert sizes[-1] - sizes[0] < 150e6
-    if trickle_s > 300:
-        assert sizes[-1] < 1.05 * sizes[len(sizes) // 2]
+    assert not is_full or sizes[-1] < 1.05 * sizes[len(sizes) // 2]
