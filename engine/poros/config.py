@@ -6,7 +6,7 @@ its section there. Values are never converted: a number in quotes is an error th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from poros.config_errors import Locate, problems_of
+from poros.config_errors import Locate, meant, problems_of
 from poros.errors import PorosConfigError
 
 _LARGEST_COUNT = 10**9
@@ -204,9 +204,15 @@ class PorosConfig(BaseModel):
             config = handler(_with_implied_values(data))
         except ValidationError as error:
             problems = problems_of(error, field_schemas(), locate)
+            known = cls.model_fields.keys()
+            given = data if isinstance(data, dict) else {}
+            wrong = {key for problem in problems for key in problem.keys}
+            wrong |= {meant(key, known) for key in given if key not in known}
+            rest = {key: value for key, value in given.items() if key in known - wrong}
+            # What is left is held against itself too: not one problem after the other.
+            problems += _contradictions(handler(_with_implied_values(rest)), locate, but=wrong)
             raise PorosConfigError.of(problems) from None
-        problems = [rule.error(locate) for rule in _CONTRADICTIONS if rule.holds(config)]
-        if problems:
+        if problems := _contradictions(config, locate):
             raise PorosConfigError.of(problems)
         return config
 
@@ -238,6 +244,14 @@ def require_dataset(config: PorosConfig, where: str = "") -> None:
         )
         error.keys = ("dataset",)
         raise error
+
+
+def _contradictions(
+    config: PorosConfig, locate: Locate, *, but: Collection[str] = ()
+) -> list[PorosConfigError]:
+    """Settings that can't both be meant, but for those with a part in something else."""
+    rules = (rule for rule in _CONTRADICTIONS if not set(but).intersection(rule.keys))
+    return [rule.error(locate) for rule in rules if rule.holds(config)]
 
 
 def _nowhere(path: tuple[str | int, ...]) -> str:

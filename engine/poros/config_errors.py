@@ -55,9 +55,14 @@ def unknown_key(key: str, known: Iterable[str], *, where: str) -> PorosConfigErr
     """The error about a key that no field has, with the nearest one that exists."""
     if not key:
         return PorosConfigError("the config is not a mapping", where=where)
-    nearest = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    remediation = f"did you mean {nearest[0]}?" if nearest else "`poros schema` lists all keys"
+    nearest = meant(key, known)
+    remediation = f"did you mean {nearest}?" if nearest else "`poros schema` lists all keys"
     return PorosConfigError(f"unknown key {key!r}", where=where, remediation=remediation)
+
+
+def meant(key: object, known: Iterable[str]) -> str:
+    """The key that is most like one that no field has; empty: none is."""
+    return next(iter(difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)), "")
 
 
 def expected(schema: dict[str, Any]) -> str:

@@ -204,6 +204,9 @@ class ConfigScreen(PorosScreen):
     async def go_to_problem(self) -> None:
         """Open the section of the first problem and give its entry the keyboard."""
         keys = [key for problem in self.checked.problems for key in problem.keys]
+        if not keys and self.draft.why_not:
+            is_model = self.draft.why_not.startswith("the model")
+            keys = ["model_name_or_path" if is_model else "dataset"]
         for key in keys[:1]:
             if key in fields() and key not in _ASKED:
                 section = self.sections[fields()[key].group]

@@ -177,13 +177,12 @@ class Draft:
 
     def check_again(self) -> None:
         """What was found wrong is looked at anew: a network may be back, a file be there now."""
-        for lookup, name in (
-            (self.lookups.models, self.wizard.model),
-            (self.lookups.data, self.wizard.dataset),
-        ):
-            answer = lookup.answers.get(name)
-            if answer is not None and answer.is_wrong:
-                lookup.forget(name)
+        models, data = self.lookups.models, self.lookups.data
+        model, rows = models.answers.get(self.wizard.model), data.answers.get(self.wizard.dataset)
+        if model is not None and model.is_wrong:
+            models.forget(self.wizard.model)
+        if rows is not None and (rows.is_wrong or rows.bad_lines):
+            data.forget(self.wizard.dataset)
 
     @property
     def known_lengths(self) -> Lengths | None:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from poros.check_memory import TextHeaders
 from poros.errors import PorosError
 from poros.memory_planner import Rates
-from poros.rows import looks_like_path, read_rows, refuse_missing
+from poros.rows import BadLines, looks_like_path, read_rows, refuse_missing
 from poros_tui.engine.machine import Machine
 from poros_tui.screens.config_cost import Computer
 from poros_tui.screens.config_wizard import Known
@@ -47,11 +47,13 @@ class DataFacts:
         num_rows: None: not counted.
         told: In a few words.
         is_wrong: It can't be read.
+        bad_lines: Those that can't be read, in words; empty: all can.
     """
 
     num_rows: int | None = None
     told: str = ""
     is_wrong: bool = False
+    bad_lines: str = ""
 
 
 Found = TypeVar("Found")
@@ -128,12 +130,21 @@ def look_at_data(dataset: str) -> DataFacts:
     if path.stat().st_size > _MOST_COUNTED_BYTES:
         return DataFacts(told="a large file; its rows are counted when the run starts")
     try:
-        num_rows = len(read_rows(path, "skip"))
+        bad_lines = BadLines("skip")
+        num_rows = len(read_rows(path, bad_lines=bad_lines))
     except PorosError as error:
         return DataFacts(told=str(error), is_wrong=True)
     if not num_rows:
         return DataFacts(told="the file has no rows", is_wrong=True)
-    return DataFacts(num_rows, f"{num_rows:,} rows")
+    return DataFacts(num_rows, f"{num_rows:,} rows", bad_lines=_told_bad(bad_lines))
+
+
+def _told_bad(bad_lines: BadLines) -> str:
+    if not bad_lines.found:
+        return ""
+    number, first = len(bad_lines.found), bad_lines.found[0]
+    lines = "1 line" if number == 1 else f"{number} lines"
+    return f"{lines} of the data can't be read, {Path(first.where).name}: {first.message}"
 
 
 def look_up_rates(card: str) -> Rates | None:
@@ -184,7 +195,12 @@ class Lookups:
         if seen == self._seen:
             return None
         self._seen = seen
-        return Known(about.text if about else None, rows.num_rows if rows else None, computer)
+        return Known(
+            about.text if about else None,
+            rows.num_rows if rows else None,
+            computer,
+            rows.bad_lines if rows else "",
+        )
 
     def look_again(self) -> None:
         """The next call of `known_of` answers."""

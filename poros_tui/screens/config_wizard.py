@@ -43,11 +43,13 @@ class Known:
         model: The model's headers.
         num_rows: Of the data.
         computer: This machine.
+        bad_lines: Of the data that can't be read, in words; empty: all can.
     """
 
     model: TextHeaders | None = None
     num_rows: int | None = None
     computer: Computer = field(default_factory=Computer)
+    bad_lines: str = ""
 
 
 class Wizard:
@@ -207,7 +209,8 @@ class Wizard:
 
     def check(self) -> Checked:
         """All problems at once, those of missing answers in the wizard's words."""
-        checked = self.form().check()
+        form = self.form()
+        checked = form.check()
         problems = list(checked.problems)
         if not self.dataset:
             problems = [problem for problem in problems if problem.keys != ("dataset",)]
@@ -217,6 +220,9 @@ class Wizard:
             keys = ("model_name_or_path",)
             problems = [problem for problem in problems if problem.keys != keys]
             problems.insert(0, Problem(keys, "No model is chosen", "press 3 for Model"))
+        if self.known.bad_lines and form.text("on_bad_line") == "error":
+            left_out = {"on_bad_line": "skip"}
+            problems.append(Problem(("on_bad_line",), self.known.bad_lines, "", left_out))
         if self.output_dir and (place := _place_problem(self.output_dir)):
             problems.append(place)
         if not problems and checked.config is not None:

@@ -126,6 +126,10 @@ def test_a_contradiction_is_refused_with_the_way_out(values):
 def test_all_problems_come_at_once():
     assert len(refusal(lora_rank=0, seed="x", packing=3, colour="red")) == 4
     assert len(refusal(freeze_embeddings=False, eval_steps=3)) == 2
+    assert len(refusal(lora_rank=0, freeze_embeddings=False, eval_steps=3)) == 3
+    # What has a part in another problem is not told twice.
+    assert len(refusal(eval_steps=3, eval_dataset=7)) == 1
+    assert len(refusal(eval_steps=3, eval_datset="held.jsonl")) == 1
 
 
 def test_training_needs_a_dataset():

@@ -8,7 +8,7 @@ from poros.config import PorosConfig
 from poros.demo_settings import train_path
 from poros_tui.engine.machine import Machine
 from poros_tui.screens.config_draft import SETTLED_S, Draft, Lengths
-from poros_tui.screens.config_facts import DataFacts, ModelFacts
+from poros_tui.screens.config_facts import DataFacts, ModelFacts, look_at_data
 from poros_tui.state import AppState
 from tests.tui.pilot import StandingLookup
 
@@ -135,6 +135,19 @@ def test_what_was_wrong_is_looked_at_again(draft: Draft) -> None:
     draft.check_again()
     draft.look_up(Machine())
     assert draft.why_not == ""
+
+
+def test_lines_that_can_not_be_read_are_told_and_left_out_by_a_key(
+    draft: Draft, here: Path
+) -> None:
+    (here / "d.jsonl").write_text('{"text": "T"}\n{oops\n{"text": "U"}\n')
+    draft.lookups.data = StandingLookup(look_at_data("d.jsonl"))
+    draft.take_over(AppState(model="m", data="d.jsonl"))
+    draft.look_up(Machine())
+    told = problem_of(draft, "on_bad_line")
+    assert told.startswith("1 line of the data can't be read, d.jsonl:2:2: ")
+    mended(draft, "on_bad_line")
+    assert draft.wizard.check().problems == ()
 
 
 def test_samples_that_are_longer_are_counted_for_any_length(draft: Draft) -> None:
