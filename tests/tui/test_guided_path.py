@@ -76,10 +76,8 @@ def trained(walk: Walk) -> None:
 
 def talked_and_exported(walk: Walk, size: tuple[int, int]) -> None:
     if size == SMALL:  # one pane at a time
-        walk.enters(sees="Before and after")
-        walk.enters(sees="your question")
-    else:
-        walk.enters(sees="Enter alone goes on")
+        walk.enters(sees="before ")
+    walk.enters(sees="New talk")  # the keyboard is in the field now
     walk.enters("Who are you?", sees="ready for the next question", within_s=A_RUN_S)
     if size == SMALL:
         walk.enters(sees="load it in Python")
