@@ -250,3 +250,15 @@ def test_a_tied_checkpoint_that_stores_only_the_head_loads_like_stock(tmp_path: 
 def test_an_unknown_quantization_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(PorosConfigError, match="one of nf4, bf16"):
         load(write_model(tmp_path), quantization="int8")
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight", "model.embed_tokens.weight"]
+)
+def test_weights_that_are_no_numbers_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    file = write_model(tmp_path) / "model.safetensors"
+    weights = load_file(file)
+    weights[name].view(-1)[3] = torch.inf
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(PorosModelError, match=f"{name} holds values that are no numbers"):
+        load(tmp_path)
