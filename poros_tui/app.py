@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -106,6 +106,8 @@ class PorosApp(App[int]):
             keep: Save the state when it changes.
             first: The mode that it opens on.
         """
+        # Textual opens on it by itself: a screen that nobody asked for is not built.
+        self.DEFAULT_MODE = first  # type: ignore[misc]
         super().__init__()
         self.state = shared if shared is not None else state.load()
         self.settings = chosen if chosen is not None else settings.load()
@@ -114,7 +116,6 @@ class PorosApp(App[int]):
         self.animation_level = "none"
         self._watch = watch or MachineWatch(Path.cwd())
         self._keep = keep
-        self._first = first
         self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
         self.last_words = ""
         self._is_ending = False
@@ -139,8 +140,6 @@ class PorosApp(App[int]):
         shown = self.state.run_folder
         if self.state.followed is None and shown is not None and shown.is_dir():
             self.runs.follow(shown)
-        if self._first != self.DEFAULT_MODE:
-            self.go(self._first)
 
     def action_command_palette(self) -> None:
         """Every action, found by typing."""
@@ -191,11 +190,15 @@ class PorosApp(App[int]):
         if self.state.followed is not None:
             self.state.followed.tick()
         # Between two modes, and at the end, there is no screen.
-        screen: Screen[object] | None = None
+        stack: Sequence[Screen[object]] = ()
         with contextlib.suppress(ScreenStackError):
-            screen = self.screen
-        if isinstance(screen, PorosScreen) and not self._is_ending:
-            screen.tick()
+            stack = self.screen_stack
+        if not self._is_ending:
+            for screen in stack:
+                if isinstance(screen, PorosScreen) and screen is not stack[-1]:
+                    screen.fit()  # it is seen below a dialog
+                elif isinstance(screen, PorosScreen):
+                    screen.tick()
         if self.state.is_dirty and self._keep:
             await asyncio.to_thread(state.save, self.state.to_json())
 

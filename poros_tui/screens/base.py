@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 
@@ -56,11 +57,12 @@ class PorosScreen(SteadyScreen[None]):
     _idle: frozenset[str] = frozenset()
     is_built = False
     """All of it is mounted; before that no tick comes."""
+    _fitted: Size | None = None
 
     def on_mount(self) -> None:
         """Everything below was mounted before this; subclasses' own `on_mount` is called too."""
         self.is_built = True
-        self._fit()
+        self.fit()
         self.call_after_refresh(self.tick)
 
     @property
@@ -92,6 +94,10 @@ class PorosScreen(SteadyScreen[None]):
         Read values, set widgets; anything that could take 10 ms goes into a thread or a process.
         """
 
+    def on_fitted(self) -> None:
+        """The window has another size and all is laid out: draw again what hangs on it."""
+        self.on_tick(self.state)
+
     def explanation(self) -> str:
         """What `?` says about the focused widget: its ``told``, its parents', or the screen's."""
         for node in self.focused.ancestors_with_self if self.focused else ():
@@ -115,7 +121,7 @@ class PorosScreen(SteadyScreen[None]):
         """Bring the frame up to date, then the screen's own; called by the app."""
         if not self.is_built or not self.app.is_running:
             return  # not put together yet, or being taken apart
-        self._fit()
+        self.fit()
         self.query_one(Header).show(self.shell.summary())
         self.query_one(ModeBar).show(self.state.done)
         self.on_tick(self.state)
@@ -128,7 +134,7 @@ class PorosScreen(SteadyScreen[None]):
         """Actions that would do nothing now; their keys say so, and are not in the footer."""
         return frozenset()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """The classes by size; Textual's own breakpoints miss a resize while another mode shows."""
         width, height = self.app.size
         for limits, size in ((WIDTHS, width), (HEIGHTS, height)):
@@ -137,6 +143,14 @@ class PorosScreen(SteadyScreen[None]):
                 self.set_class(name == fitting, name)
         if self.outer_size != self.app.size:
             self._screen_resized(self.app.size)
+        if self._fitted not in (None, self.app.size):
+            self.call_after_refresh(self.on_fitted)
+        self._fitted = self.app.size
+
+    def on_resize(self) -> None:
+        """At once, once it is laid out; below a dialog the tick does it."""
+        if self.is_built:
+            self.call_after_refresh(self.fit)
 
     def on_screen_resume(self) -> None:
         """Another screen was left for this one."""

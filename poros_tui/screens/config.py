@@ -122,6 +122,10 @@ class ConfigScreen(PorosScreen):
         elif has_news or self._effects.take_news() or self._unchecked != draft.unchecked:
             self.show_all()
 
+    def on_fitted(self) -> None:
+        """Wide windows have room for more words."""
+        self.show_all()
+
     def show_all(self) -> None:
         """Everything that hangs on the entries."""
         self.checked = self.wizard.check()

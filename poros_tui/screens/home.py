@@ -85,10 +85,6 @@ class HomeScreen(PorosScreen):
             self._drawn, self._runs = drawn, runs[:_MOST_RECENT]
             self._draw(room)
 
-    def on_resize(self) -> None:
-        """Lines have another length."""
-        self.call_after_refresh(self.on_tick, self.state)
-
     def action_choose(self, way: str) -> None:
         """As if the line were chosen."""
         going = self._going_on

@@ -102,10 +102,6 @@ class RunsScreen(PorosScreen):
             self._runs = found.latest
             self._draw(room, chosen.run.path if chosen else None)
 
-    def on_resize(self) -> None:
-        """Lines have another length."""
-        self.call_after_refresh(self.on_tick, self.state)
-
     def on_option_list_option_highlighted(self) -> None:
         """Another run is chosen."""
         self._draw_chosen()

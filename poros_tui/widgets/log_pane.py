@@ -47,6 +47,7 @@ class LogLines(ScrollView):
         self._lines: deque[LogLine] = deque(maxlen=MOST_LINES)
         self._shown: list[LogLine] = []
         self._wanted = ""
+        self._follows = True
 
     @property
     def shown(self) -> list[LogLine]:
@@ -70,7 +71,6 @@ class LogLines(ScrollView):
         self._sift()
 
     def _sift(self) -> None:
-        at_end = self.scroll_offset.y >= self.max_scroll_y - 1
         wanted = self._wanted.casefold()
         self._shown = [
             line
@@ -78,9 +78,22 @@ class LogLines(ScrollView):
             if not wanted or wanted in line.text.casefold() or wanted == line.level
         ]
         self.virtual_size = Size(self.size.width, len(self._shown))
-        if at_end:
-            self.scroll_end(animate=False)
+        self._keep_end()
         self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Who scrolls up stays there; who comes back to the end follows it again."""
+        super().watch_scroll_y(old_value, new_value)
+        if self.size.height:
+            self._follows = new_value >= self.max_scroll_y - 1
+
+    def on_resize(self) -> None:
+        """More or fewer lines have room: the newest ones stay in sight."""
+        self._keep_end()
+
+    def _keep_end(self) -> None:
+        if self._follows:
+            self.scroll_end(animate=False)
 
     def render_line(self, y: int) -> Strip:
         """One line: time, sign, words."""

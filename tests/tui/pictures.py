@@ -22,7 +22,7 @@ from textual.pilot import Pilot  # noqa: E402
 
 from poros_tui.app import PorosApp  # noqa: E402
 from poros_tui.screens.base import MODES  # noqa: E402
-from tests.tui.pilot import at  # noqa: E402
+from tests.tui.pilot import at, begun_at  # noqa: E402
 from tests.tui.scene import Scene  # noqa: E402
 
 FOLDER = ROOT / "docs" / "screens"
@@ -57,31 +57,31 @@ def pictures(chosen: list[Scene]) -> dict[str, str]:
 
 async def _of_scene(scene: Scene) -> dict[str, str]:
     made = {}
-    for width, height in scene.sizes:
-        app = scene.make()
-        async with app.run_test(size=(width, height), notifications=True) as pilot:
-            if scene.no_color:
-                from textual.filter import Monochrome
+    app = begun_at(scene.screen, scene.make)
+    async with app.run_test(size=scene.sizes[0], notifications=True) as pilot:
+        if scene.no_color:
+            from textual.filter import Monochrome
 
-                app._filters.append(Monochrome())
-            await at(app, pilot, scene.screen)
-            await scene.act(app, pilot)
-            made[f"{scene.name}-{width}x{height}.svg"] = await _settled(app, pilot)
+            app._filters.append(Monochrome())
+        await at(app, pilot, scene.screen)
+        await scene.act(app, pilot)
+        for width, height in scene.sizes:
+            await pilot.resize_terminal(width, height)
+            await _settled(app, pilot)
+            made[f"{scene.name}-{width}x{height}.svg"] = tidied(app.export_screenshot())
     return made
 
 
-async def _settled(app: PorosApp, pilot: Pilot[Any]) -> str:
-    """The screen once it no longer changes by itself."""
-    before = ""
+async def _settled(app: PorosApp, pilot: Pilot[Any]) -> None:
+    """Until the screen no longer changes by itself."""
+    before: list[Any] = []
     for _ in range(40):
-        await pilot.pause(0.02)
         await app.tick()
         await pilot.pause()
-        now = tidied(app.export_screenshot())
+        now = [list(strip) for strip in app.screen._compositor.render_strips()]
         if now == before:
-            break
+            return
         before = now
-    return before
 
 
 def tidied(svg: str) -> str:
