@@ -14,6 +14,7 @@ from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.css.query import NoMatches
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
@@ -250,7 +251,10 @@ class PorosApp(App[int]):
         """Run an action of the palette; one of another screen goes there first."""
         if action.screen and action.screen != self.current_mode:
             await self.switch_mode(action.screen)
-        await self.run_action(action.action, self.screen if action.screen else self)
+        place: DOMNode = self.screen if action.screen else self
+        if action.part is not None:
+            place = self.screen.query_one(action.part)
+        await self.run_action(action.action, place)
 
     def action_explain(self) -> None:
         """Help for the focused field, and the keys that work here."""

@@ -112,10 +112,10 @@ def keys_command(guard: Guard, /) -> int:
     """Every key, what it does, and the name by which app.yaml can change it."""
     from poros_tui import settings
     from poros_tui.app import PorosApp
-    from poros_tui.keys import all_actions, written
+    from poros_tui.keys import all_actions, shared_actions, written
 
     chosen = settings.load()
-    for action in all_actions(list(PorosApp.BINDINGS)):
+    for action in (*all_actions(list(PorosApp.BINDINGS)), *shared_actions()):
         key = written(chosen.keys.get(action.id, action.keys))
         click.echo(f"{key:<8} {action.id:<22} {action.title}")
     click.echo(

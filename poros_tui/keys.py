@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from poros_tui.screens.base import MODES, PorosScreen
 
@@ -15,6 +16,13 @@ _AS_WRITTEN = {
     "escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→", "full_stop": ".",
     "comma": ",", "plus": "+", "minus": "-", "equals_sign": "=", "pageup": "pgup",
     "pagedown": "pgdn", "delete": "del",
+}  # fmt: skip
+_SHARED = {
+    "widgets.entry_list": ("EntryList",), "widgets.fit_table": ("FitTable",),
+    "widgets.choice": ("Choice",), "widgets.confirm": ("ConfirmDialog",),
+    "widgets.path_dialog": ("PathDialog",), "widgets.waiting": ("WaitingDialog",),
+    "widgets.help_panel": ("HelpDialog",), "screens.runs_compare": ("CompareDialog",),
+    "screens.config_preview": ("PreviewDialog", "PathDialog"),
 }  # fmt: skip
 
 
@@ -28,6 +36,7 @@ class Action:
         keys: As Textual writes them, joined by commas.
         does: What it does, in a few words.
         action: What Textual runs.
+        part: The widget of the screen that runs it; None: the screen, or the app.
     """
 
     id: str
@@ -35,6 +44,7 @@ class Action:
     keys: str
     does: str
     action: str
+    part: type[Widget] | None = None
 
     @property
     def title(self) -> str:
@@ -55,8 +65,20 @@ def app_actions(bindings: list[BindingType]) -> Iterator[Action]:
 
 
 def screen_actions(name: str) -> Iterator[Action]:
-    """Those of a mode, declared in its ``BINDINGS``."""
-    yield from _actions(list(vars(screen_class(name)).get("BINDINGS", ())), name)
+    """Those of a mode, declared in its ``BINDINGS`` and in those of its ``PARTS``."""
+    found = screen_class(name)
+    yield from _actions(list(vars(found).get("BINDINGS", ())), name)
+    for part in found.PARTS:
+        for action in _actions(part.BINDINGS, name):
+            yield replace(action, part=part)
+
+
+def shared_actions() -> Iterator[Action]:
+    """Those of lists, tables and dialogs, wherever one stands: they move, choose and close."""
+    for module, names in _SHARED.items():
+        for name in names:
+            shared = getattr(import_module(f"poros_tui.{module}"), name)
+            yield from _actions(vars(shared)["BINDINGS"], "")
 
 
 def all_actions(app_bindings: list[BindingType]) -> Iterator[Action]:

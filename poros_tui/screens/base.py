@@ -48,10 +48,15 @@ class PorosScreen(SteadyScreen[None]):
     Attributes:
         TITLE: What the mode bar calls it.
         HELP: What `?` says where the focused widget says nothing of its own.
+        PARTS: Its widgets whose keys are commands of the screen too.
         LAYOUT_STYLE: ``scroll``: the body scrolls as a whole; ``fill``: it fills the window.
     """
 
+    # Textual's choice when a dialog closes over no focus would be the first field: the next key is
+    # a command, not a letter of the model's name.
+    AUTO_FOCUS: ClassVar[str | None] = ""
     HELP: ClassVar[str | None] = ""
+    PARTS: ClassVar[tuple[type[Widget], ...]] = ()
     LAYOUT_STYLE: ClassVar[str] = "scroll"
 
     _idle: frozenset[str] = frozenset()
@@ -144,8 +149,14 @@ class PorosScreen(SteadyScreen[None]):
         if self.outer_size != self.app.size:
             self._screen_resized(self.app.size)
         if self._fitted not in (None, self.app.size):
-            self.call_after_refresh(self.on_fitted)
+            self.call_after_refresh(self._refit)
         self._fitted = self.app.size
+
+    def _refit(self) -> None:
+        self.on_fitted()
+        # Parts that are as high as their text were measured with the text of the size before.
+        for part in self.query("Static, Facts"):
+            part.refresh(layout=True)
 
     def on_resize(self) -> None:
         """At once, once it is laid out; below a dialog the tick does it."""

@@ -49,8 +49,20 @@ class PreviewDialog(Dialog[None]):
     """Command line, changes, file."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,v,f6", "dismiss", "Close", id="preview.close"),
-        Binding("y", "copy", "Copy the file's text", id="preview.copy"),
+        Binding(
+            "escape,q,enter,v,f6",
+            "dismiss",
+            "Close",
+            id="preview.close",
+            tooltip="In the file's preview: close it",
+        ),
+        Binding(
+            "y",
+            "copy",
+            "Copy the file's text",
+            id="preview.copy",
+            tooltip="In the file's preview: copy its text",
+        ),
     ]
 
     def __init__(
@@ -100,7 +112,7 @@ class PathDialog(Dialog[str]):
     """Asks for a file's name; gives it back, or ``""``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="path.back"),
+        Binding("escape", "leave", "Back", id="name.back", tooltip="Naming a file: back"),
     ]
 
     def __init__(self, question: str, name: str, *, button: str = "Enter saves") -> None:

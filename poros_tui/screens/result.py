@@ -48,6 +48,7 @@ class ResultScreen(PorosScreen):
         "What came out of a run: how it went, answers before and after, a talk with the adapter,"
         " and how to take it elsewhere."
     )
+    PARTS = (ChatPane,)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "onward", "Next", id="result.next-pane",
                 tooltip="The next pane, and at last the export"),

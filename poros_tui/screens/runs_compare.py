@@ -33,7 +33,13 @@ class CompareDialog(Dialog[None]):
     """The second run has signs on its curve: it is told apart without colours too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,c,q", "dismiss", "Close", id="compare.close"),
+        Binding(
+            "escape,enter,c,q",
+            "dismiss",
+            "Close",
+            id="compare.close",
+            tooltip="In a comparison: close it",
+        ),
     ]
 
     def __init__(self, first: Run, second: Run) -> None:

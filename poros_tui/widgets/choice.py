@@ -28,9 +28,30 @@ class Choice(Widget, can_focus=True):
     Choice:focus { background: $accent 18%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "Previous", id="choice.previous", show=False),
-        Binding("right,space", "step(1)", "Next", id="choice.next", show=False),
-        Binding("enter", "take", "Take it", id="choice.take", show=False),
+        Binding(
+            "left",
+            "step(-1)",
+            "Previous",
+            id="choice.previous",
+            tooltip="In a choice: the word before",
+            show=False,
+        ),
+        Binding(
+            "right,space",
+            "step(1)",
+            "Next",
+            id="choice.next",
+            tooltip="In a choice: the next word",
+            show=False,
+        ),
+        Binding(
+            "enter",
+            "take",
+            "Take it",
+            id="choice.take",
+            tooltip="In a choice: take it, go on",
+            show=False,
+        ),
     ]
 
     value: reactive[str] = reactive("", layout=True)

@@ -44,8 +44,20 @@ class ConfirmDialog(Dialog[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "answer('')", "Back", id="dialog.back"),
-        Binding("ctrl+c", "app.interrupt", show=False, id="dialog.interrupt"),
+        Binding(
+            "escape",
+            "answer('')",
+            "Back",
+            id="dialog.back",
+            tooltip="In a question: back, nothing happens",
+        ),
+        Binding(
+            "ctrl+c",
+            "app.interrupt",
+            show=False,
+            id="dialog.interrupt",
+            tooltip="In a question about leaving: stop the run and save",
+        ),
     ]
 
     def __init__(self, question: str, answers: Sequence[Answer], detail: str = "") -> None:

@@ -49,13 +49,36 @@ class EntryList(ScrollView, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", id="list.up", show=False),
-        Binding("down,j", "move(1)", "Down", id="list.down", show=False),
-        Binding("pageup", "move(-10)", "Page up", id="list.page-up", show=False),
-        Binding("pagedown", "move(10)", "Page down", id="list.page-down", show=False),
-        Binding("home", "move(-1000)", "First", id="list.first", show=False),
-        Binding("end", "move(1000)", "Last", id="list.last", show=False),
-        Binding("enter", "choose", "Choose", id="list.choose"),
+        Binding("up,k", "move(-1)", "Up", id="list.up", tooltip="In a list: up", show=False),
+        Binding("down,j", "move(1)", "Down", id="list.down", tooltip="In a list: down", show=False),
+        Binding(
+            "pageup",
+            "move(-10)",
+            "Page up",
+            id="list.page-up",
+            tooltip="In a list: ten up",
+            show=False,
+        ),
+        Binding(
+            "pagedown",
+            "move(10)",
+            "Page down",
+            id="list.page-down",
+            tooltip="In a list: ten down",
+            show=False,
+        ),
+        Binding(
+            "home",
+            "move(-1000)",
+            "First",
+            id="list.first",
+            tooltip="In a list: the first",
+            show=False,
+        ),
+        Binding(
+            "end", "move(1000)", "Last", id="list.last", tooltip="In a list: the last", show=False
+        ),
+        Binding("enter", "choose", "Choose", id="list.choose", tooltip="In a list: choose"),
     ]
     DEFAULT_CSS = """
     EntryList { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; }

@@ -29,10 +29,38 @@ class FitTable(Widget, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1, 0)", "Up", id="fit.up", show=False),
-        Binding("down,j", "move(1, 0)", "Down", id="fit.down", show=False),
-        Binding("left,h", "move(0, -1)", "Left", id="fit.left", show=False),
-        Binding("right,l", "move(0, 1)", "Right", id="fit.right", show=False),
+        Binding(
+            "up,k",
+            "move(-1, 0)",
+            "Up",
+            id="fit.up",
+            tooltip="In the table of what fits: shorter samples",
+            show=False,
+        ),
+        Binding(
+            "down,j",
+            "move(1, 0)",
+            "Down",
+            id="fit.down",
+            tooltip="In the table of what fits: longer samples",
+            show=False,
+        ),
+        Binding(
+            "left,h",
+            "move(0, -1)",
+            "Left",
+            id="fit.left",
+            tooltip="In the table of what fits: the card before",
+            show=False,
+        ),
+        Binding(
+            "right,l",
+            "move(0, 1)",
+            "Right",
+            id="fit.right",
+            tooltip="In the table of what fits: the next card",
+            show=False,
+        ),
     ]
     DEFAULT_CSS = "FitTable { height: auto; width: 1fr; }"
 

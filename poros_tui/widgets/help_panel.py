@@ -18,7 +18,13 @@ class HelpDialog(Dialog[None]):
     """Explanation above, keys below; any of its keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,f1,enter,q", "dismiss", "Close", id="help.close"),
+        Binding(
+            "escape,question_mark,f1,enter,q",
+            "dismiss",
+            "Close",
+            id="help.close",
+            tooltip="In the help: close it",
+        ),
     ]
 
     def __init__(self, title: str, explanation: str, keys: Iterable[tuple[str, str]]) -> None:

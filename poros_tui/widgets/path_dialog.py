@@ -47,9 +47,17 @@ class PathDialog(Dialog[str]):
     """Gives the path that was chosen; escape gives ``""``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="path.back"),
-        Binding("backspace", "up", "Folder above", id="path.up"),
-        Binding("slash", "type", "Type a path", id="path.type"),
+        Binding("escape", "leave", "Back", id="path.back", tooltip="Choosing a file: back"),
+        Binding(
+            "backspace",
+            "up",
+            "Folder above",
+            id="path.up",
+            tooltip="Choosing a file: the folder above",
+        ),
+        Binding(
+            "slash", "type", "Type a path", id="path.type", tooltip="Choosing a file: type its path"
+        ),
     ]
 
     def __init__(self, title: str, hint: str, start: Path, lister: Lister) -> None:

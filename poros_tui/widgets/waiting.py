@@ -24,7 +24,13 @@ class WaitingDialog(Dialog[Any]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel", id="waiting.cancel"),
+        Binding(
+            "escape",
+            "cancel",
+            "Cancel",
+            id="waiting.cancel",
+            tooltip="While one waits: stop it, or close",
+        ),
     ]
 
     def __init__(

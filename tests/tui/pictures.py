@@ -75,11 +75,13 @@ async def _of_scene(scene: Scene) -> dict[str, str]:
 async def _settled(app: PorosApp, pilot: Pilot[Any]) -> None:
     """Until the screen no longer changes by itself."""
     before: list[Any] = []
-    for _ in range(40):
+    num_same = 0
+    for _ in range(60):
         await app.tick()
-        await pilot.pause()
+        await pilot.pause(0.02)
         now = [list(strip) for strip in app.screen._compositor.render_strips()]
-        if now == before:
+        num_same = num_same + 1 if now == before else 0
+        if num_same == 3:
             return
         before = now
 

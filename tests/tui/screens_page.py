@@ -42,6 +42,7 @@ The pictures show made-up machines and runs: their figures are examples, no meas
 def page() -> str:
     """The whole text."""
     parts = [_FRAME, "\n## Everywhere\n\n", _keys(list(keys.app_actions(PorosApp.BINDINGS)))]
+    parts += ["\nIn lists, tables, questions and dialogs:\n\n", _keys(list(keys.shared_actions()))]
     scenes = pictures.scenes()
     for number, (name, title) in enumerate(MODES.items(), 1):
         module = importlib.import_module(f"poros_tui.screens.{name}")

@@ -14,7 +14,7 @@ from poros_tui.app import PorosApp
 from poros_tui.engine.commands import Answer
 from poros_tui.engine.run_state import RunState
 from poros_tui.palette import Actions
-from poros_tui.screens.base import MODES, PorosScreen
+from poros_tui.screens.base import MODES
 from poros_tui.settings import Settings
 from poros_tui.settings import load as load_settings
 from poros_tui.state import AppState
@@ -30,22 +30,8 @@ from tests.tui.pilot import app_of, at, piloted
 STYLES = Path(poros_tui.__file__).parent / "styles"
 
 
-@piloted(size=(80, 24))
-async def test_every_mode_has_its_number_and_its_title_in_the_bar(app, pilot):
-    for number, (name, title) in enumerate(MODES.items(), 1):
-        # Out of the field that a screen may begin in: a number would be typed there.
-        await pilot.press("escape", str(number))
-        assert app.current_mode == name
-        await at(app, pilot, name)
-        assert isinstance(app.screen, PorosScreen)
-        assert app.screen.mode_name == name
-        assert app.screen.title == title
-
-
 def test_bindings_have_ids_that_are_unique_and_say_what_they_do():
     actions = list(keys.all_actions(list(PorosApp.BINDINGS)))
-    declared = sum(len(vars(keys.screen_class(name)).get("BINDINGS", ())) for name in MODES)
-    assert len(actions) == len(PorosApp.BINDINGS) + declared
     assert len({action.id for action in actions}) == len(actions)
     assert [action.id for action in actions if not action.does] == []
 
@@ -56,7 +42,9 @@ def test_no_key_of_a_screen_is_another_binding_s():
         pressed = [
             key for a in [*own, *keys.app_actions(PorosApp.BINDINGS)] for key in a.keys.split(",")
         ]
-        assert sorted(pressed) == sorted(set(pressed)), name
+        # The talk's escape stops an answer, and leaves the field as everywhere.
+        twice = {key for key in pressed if pressed.count(key) > 1}
+        assert twice == ({"escape"} if name == "result" else set()), name
 
 
 @pytest.mark.parametrize("name", MODES)
