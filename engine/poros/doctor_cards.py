@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from poros.doctor_power import Power
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -28,6 +30,7 @@ class Gpu:
     """Generation and width of the PCIe link: now, now, most, most."""
     users: tuple[User, ...] = ()
     mig: bool = False
+    power: Power = field(default_factory=Power)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from poros.doctor_cards import Driver, Gpu, User, has_hardware, process_name
+from poros.doctor_power import power_rows, read_power
 from poros.doctor_rows import Row, gb
 from poros.doctor_smi import read_smi
 
@@ -47,7 +48,7 @@ def _read_library() -> Driver:
 
 
 def gpu_rows(driver: Driver) -> Iterator[Row]:
-    """A row for the driver, and three for each card."""
+    """A row for the driver, and up to five for each card."""
     if driver.failure or not driver.gpus:
         yield _missing_row(driver)
         return
@@ -56,6 +57,7 @@ def gpu_rows(driver: Driver) -> Iterator[Row]:
         yield _card_row(gpu)
         yield _link_row(gpu)
         yield _users_row(gpu)
+        yield from power_rows(gpu.index, gpu.power)
 
 
 def _missing_row(driver: Driver) -> Row:
@@ -185,6 +187,7 @@ def _read_gpu(nvml: Any, index: int) -> Gpu:
         _read_link(nvml, handle),
         _read_users(nvml, handle),
         _read_mig(nvml, handle),
+        read_power(nvml, handle),
     )
 
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from poros.doctor_cards import Driver, Gpu, User, process_name
+from poros.doctor_power import SMI_FIELDS, smi_power
 
 _LIMIT_S = 10.0
 _MIB = 2**20
 _CARD_FIELDS = (
     "index", "uuid", "name", "memory.total", "memory.free", "compute_cap", "driver_version",
     "pcie.link.gen.current", "pcie.link.width.current", "pcie.link.gen.max", "pcie.link.width.max",
-    "mig.mode.current",
+    "mig.mode.current", *SMI_FIELDS,
 )  # fmt: skip
 _PROCESS_FIELDS = ("gpu_uuid", "pid", "used_memory")
 _WSL_PLACE = Path("/usr/lib/wsl/lib/nvidia-smi")
@@ -75,4 +76,5 @@ def _gpu(card: dict[str, str], processes: Sequence[Sequence[str]]) -> Gpu:
             if uuid == card["uuid"] and pid.isdigit()
         ),
         card["mig.mode.current"] == "Enabled",
+        smi_power(card),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poros.certified import Stack, certified_cells, this_stack
 from poros.doctor_rows import Row
+from poros.doctor_terminal import terminal_row
 
 Version = Callable[[str], str | None]
 
@@ -121,6 +122,7 @@ def software_rows(environ: Mapping[str, str]) -> Iterator[Row]:
     yield from package_rows(needed_packages(), installed_version)
     yield stack_row(this_stack(), {cell.stack for cell in certified_cells()})
     yield from environment_rows(environ)
+    yield terminal_row(environ)
 
 
 def _likeness(stack: Stack, other: Stack) -> int:

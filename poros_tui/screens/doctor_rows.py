@@ -9,7 +9,7 @@ from typing import Any
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Graphics card": ("driver", "gpu"),
-    "This computer": ("host_memory", "cgroup", "pinned_limit", "wsl", "python"),
+    "This computer": ("host_memory", "cgroup", "pinned_limit", "wsl", "python", "terminal"),
     "Room for files": ("disk_",),
     "The Hub": ("hub", "hub_token"),
     "Software": ("packages", "package_", "stack", "environment", "env_"),
@@ -25,6 +25,7 @@ TITLES: Mapping[str, str] = {
     "pinned_limit": "Pinning limit",
     "wsl": "Windows (WSL)",
     "python": "Python",
+    "terminal": "Terminal",
     "disk_hub": "Downloads",
     "disk_cache": "Prepared models",
     "disk_output": "Runs",

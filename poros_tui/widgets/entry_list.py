@@ -181,6 +181,10 @@ class EntryList(ScrollView, can_focus=True):
             self.scroll_to_region(Region(0, top, 1, cursor - top + 1), animate=False)
             self.refresh()
 
+    def on_resize(self) -> None:
+        """The cursor stays in sight, also where it was set before the list had a size."""
+        self.call_after_refresh(self.watch_cursor, self.cursor)
+
     def watch_has_focus(self, value: bool) -> None:
         """The cursor is drawn otherwise."""
         super().watch_has_focus(value)

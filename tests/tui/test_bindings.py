@@ -288,7 +288,7 @@ def counted(name):
 STAGES = {
     "everywhere": Stage("home", tuple(everywhere()), train_scenes.going),
     "home": Stage("home", tuple(home()), with_runs),
-    "doctor": Stage("doctor", tuple(doctor(1, 25)), doctor_scenes.doctor_app(doctor_scenes.BROKEN)),
+    "doctor": Stage("doctor", tuple(doctor(1, 28)), doctor_scenes.doctor_app(doctor_scenes.BROKEN)),
     "model": Stage(
         "model", tuple(model()), model_scenes.model_app(model_scenes.report, model_scenes.NAME)
     ),

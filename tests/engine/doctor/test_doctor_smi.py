@@ -6,10 +6,14 @@ import pytest
 
 from poros import doctor_smi
 from poros.doctor_gpu import gpu_rows, read_driver
+from poros.doctor_power import Power
 from tests.engine.doctor.test_doctor_gpu import FakeNvml
 
 MIB = 2**20
-CARD = "0, GPU-1, NVIDIA GeForce RTX 4070, 12282, 11000, 8.9, 550.54.14, 1, 16, 4, 16, [N/A]"
+CARD = (
+    "0, GPU-1, NVIDIA GeForce RTX 4070, 12282, 11000, 8.9, 550.54.14, 1, 16, 4, 16, [N/A],"
+    " 35.10, 200.00, 200.00, 51"
+)
 
 
 @pytest.fixture
@@ -40,6 +44,7 @@ def test_the_command_is_asked_where_the_library_is_missing(smi):
     assert (gpu.name, gpu.capability) == ("NVIDIA GeForce RTX 4070", (8, 9))
     assert (gpu.total_bytes, gpu.free_bytes) == (12282 * MIB, 11000 * MIB)
     assert (gpu.link, gpu.mig) == ((1, 16, 4, 16), False)
+    assert gpu.power == Power(35.1, 200.0, 200.0, 51)
     assert [(user.pid, user.used_bytes) for user in gpu.users] == [(1, 512 * MIB), (2, None)]
     assert {row.id: row.state for row in gpu_rows(found)}["gpu0"] == "ok"
 

@@ -11,9 +11,11 @@ from poros.doctor_child import probe_rows
 from poros.doctor_gpu import gpu_rows
 from poros.doctor_host import Disk, Memory, disk_row, limit_row, lock_row, memory_row, wsl_row
 from poros.doctor_hub import Heard, hub_row
+from poros.doctor_power import Power
 from poros.doctor_probe import Outcome
 from poros.doctor_rows import Row
 from poros.doctor_software import environment_rows, package_rows, stack_row
+from poros.doctor_terminal import terminal_row
 from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine
 from tests.tui.pilot import app_of
@@ -21,10 +23,12 @@ from tests.tui.recorded import RecordedTask, answers
 from tests.tui.scene import Scene
 
 GB = 1_000_000_000
+HOT = Power(98.0, 110.0, 200.0, 88, 90, is_hot=True)
 STACK = Stack(torch="2.13", transformers="5.24", bitsandbytes="0.50.2", compute_capability="8.9")
 CARD = Gpu(
     0, "NVIDIA GeForce RTX 4070", 12_282_000_000, 10_382_000_000, (8, 9), (4, 16, 4, 16),
     (User(1234, "Xorg", 310_000_000), User(2345, "firefox", 420_000_000)),
+    power=Power(31.0, 200.0, 200.0, 46, 90),
 )  # fmt: skip
 PACKAGES = {"torch": "2.13.0", "transformers": "5.24.0", "peft": "0.21.2", "bitsandbytes": "0.50.2"}
 PROBES: dict[str, dict[str, Any]] = {
@@ -57,6 +61,7 @@ def quick(card: Gpu = CARD, free_bytes: int = 212 * GB, environ: dict[str, str] 
     yield from package_rows(dict.fromkeys(PACKAGES, "0"), PACKAGES.get)
     yield stack_row(STACK, {STACK})
     yield from environment_rows(environ or {})
+    yield terminal_row({"TERM": "xterm-256color", "LANG": "en_GB.UTF-8"})
 
 
 def probes(**changes: dict[str, Any]) -> Iterable[Row]:
@@ -81,7 +86,9 @@ GOOD = [*lines([*quick(), *probes(), *HUB]), VERDICT]
 BROKEN = [
     *lines(
         [
-            *quick(replace(CARD, link=(4, 4, 4, 16)), 9 * GB, {"CUDA_LAUNCH_BLOCKING": "1"}),
+            *quick(
+                replace(CARD, link=(4, 4, 4, 16), power=HOT), 9 * GB, {"CUDA_LAUNCH_BLOCKING": "1"}
+            ),
             *probes(
                 torch={"state": "done", **PROBES["torch"], "archs": ["sm_70", "sm_75"]},
                 nf4={"state": "failed", "error": "RuntimeError: no kernel image is available"},
