@@ -68,6 +68,7 @@ def listening(app: PorosApp) -> PorosApp:
     runs.demo = lambda: HEARD.append("demo")
     runs.open = lambda listed: HEARD.append(f"open {listed.name}")
     runs.resume = lambda listed: HEARD.append(f"go on with {listed.name}")
+    runs.go_on = lambda folder, settings=(): HEARD.append(f"go on in {folder.name}")
     runs.order = lambda command, then=None: HEARD.append(command)
     answer = app.make_task
 

@@ -49,7 +49,8 @@ def everywhere():
         yield Row("app.quit", key, title, LEAVE, "escape")
         yield Row("dialog.back", "escape", title, "")
     yield Row("app.theme", "f2", lambda app: app.theme, "light")
-    yield Row("app.leave-field", "escape", focus, "NoneType", "tab")
+    yield Row("app.leave-field", "escape", lambda app: focus(app) == "Input", False, "3 slash")
+    yield Row("go.home", "1", mode, "home", "escape")
     yield Row("app.interrupt", "ctrl+c", title, LEAVE)
     yield Row("dialog.interrupt", "ctrl+c", heard, "stop")
 
@@ -216,8 +217,8 @@ def troubled():
 
 
 def failed():
-    yield Row("train.apply", "a", lambda app: heard(app)[:17], "start config.yaml")
-    yield Row("train.resume", "r", heard, "start config.yaml output_dir=/home/you/harbour-voice")
+    yield Row("train.apply", "a", heard, "go on in harbour-voice")
+    yield Row("train.resume", "r", heard, "go on in harbour-voice")
 
 
 def done():
@@ -253,7 +254,7 @@ def runs():
     yield Row("runs.resume", "g", heard, "go on with harbour-voice-r32")
     yield Row("runs.clone", "k", mode, "config")
     yield Row("runs.copy-path", "y", heard, "copied", "escape 8")
-    yield Row("runs.report", "o", title, "Writing the report")
+    yield Row("runs.report", "h", title, "Writing the report")
     yield Row("waiting.cancel", "escape", title, "")
     for key in ("delete", "x"):
         yield Row("runs.delete", key, title, "Delete harbour-voice-r32?", "escape")
@@ -314,6 +315,10 @@ def test_each_key_does_what_it_is_for(name, tmp_path, monkeypatch):
     assert asyncio.run(played(STAGES[name])) == []
 
 
+IN_OTHER_TESTS = {("data.lengthen", "l"), ("data.skip", "s")}
+"""They change the draft: tests/tui/test_data_screen.py."""
+
+
 def declared():
     """Binding id and key of every class of the app."""
     for found in pkgutil.walk_packages(poros_tui.__path__, "poros_tui."):
@@ -328,7 +333,7 @@ def declared():
 
 def test_no_binding_is_without_a_row_and_no_row_without_its_binding():
     tried = {(row.id, row.key) for stage in STAGES.values() for row in stage.rows}
-    assert set(declared()) - tried == set()
+    assert set(declared()) - tried == IN_OTHER_TESTS
     assert tried - set(declared()) == set()
 
 

@@ -28,7 +28,7 @@ def heard(records) -> Doctor:
 
 @piloted(mode="doctor", make=scenes.doctor_app(scenes.RUNNING, goes_on=True))
 async def test_rows_are_there_before_the_last_one_is(app, pilot):
-    assert "17 of 21, now a 4-bit product" in text(app, "#doctor-verdict")
+    assert "20 of 24, now a 4-bit product" in text(app, "#doctor-verdict")
     screen = app.screen
     assert isinstance(screen, DoctorScreen)
     assert screen.doctor.rows["nf4"].state == "trying"
