@@ -315,8 +315,8 @@ def test_each_key_does_what_it_is_for(name, tmp_path, monkeypatch):
     assert asyncio.run(played(STAGES[name])) == []
 
 
-IN_OTHER_TESTS = {("data.lengthen", "l"), ("data.skip", "s")}
-"""They change the draft: tests/tui/test_data_screen.py."""
+IN_OTHER_TESTS = {("data.lengthen", "l"), ("data.skip", "s"), ("result.next-pane", "enter")}
+"""What changes the draft: tests/tui/test_data_screen.py; Enter on Result: the guided path."""
 
 
 def declared():
