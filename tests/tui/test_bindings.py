@@ -76,7 +76,14 @@ def doctor(first, last):
     yield Row("list.page-up", "pageup", entry, first)
     yield Row("doctor.copy", "c", heard, "copied")
     yield Row("doctor.again", "r", heard, "doctor --json-lines --row driver", "home")
-    yield Row("doctor.all", "R", heard, "doctor --json-lines")
+    # The row that is looked at again has its answer; the next tick would take it.
+    yield Row(
+        "doctor.all",
+        "R",
+        heard,
+        "doctor --json-lines",
+        lambda app: setattr(app.screen, "_work", None),
+    )
     yield Row("doctor.export", "e", lambda app: said(app)[:8], "Saved as")
     yield Row("doctor.next", "enter", mode, "model")
 
