@@ -91,6 +91,10 @@ class LogLines(ScrollView):
         """More or fewer lines have room: the newest ones stay in sight."""
         self._keep_end()
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        """The first lay-out is no resize for what scrolls by lines, but it brings the scrollbar."""
+        self._keep_end()
+
     def _keep_end(self) -> None:
         if self._follows:
             self.scroll_end(animate=False)

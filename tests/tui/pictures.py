@@ -63,6 +63,7 @@ async def _of_scene(scene: Scene) -> dict[str, str]:
             from textual.filter import Monochrome
 
             app._filters.append(Monochrome())
+        app.theme = scene.theme
         await at(app, pilot, scene.screen)
         await scene.act(app, pilot)
         for width, height in scene.sizes:

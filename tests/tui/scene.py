@@ -9,7 +9,8 @@ from textual.pilot import Pilot
 from poros_tui.app import PorosApp
 from tests.tui.pilot import app_of
 
-SIZES = ((80, 24), (120, 40))
+SMALL, LARGE = (80, 24), (120, 40)
+SIZES = (SMALL, LARGE)
 
 
 async def nothing(app: PorosApp, pilot: Pilot[Any]) -> None:
@@ -27,6 +28,7 @@ class Scene:
         act: What is pressed or set, once the screen is up.
         sizes: Columns and rows.
         no_color: As if NO_COLOR were set.
+        theme: By Textual's name.
     """
 
     screen: str
@@ -35,11 +37,20 @@ class Scene:
     act: Callable[[PorosApp, Pilot[Any]], Awaitable[None]] = nothing
     sizes: tuple[tuple[int, int], ...] = SIZES
     no_color: bool = False
+    theme: str = "dark"
 
     @property
     def name(self) -> str:
         """Of its files, but for the size."""
         return f"{self.screen}-{self.state}"
+
+    def without_colours(self) -> Self:
+        """Its ``no-color`` picture, in a small window."""
+        return replace(self, state="no-color", no_color=True, sizes=(SMALL,))
+
+    def in_light(self) -> Self:
+        """Its ``light`` picture, in a large window."""
+        return replace(self, state="light", theme="light", sizes=(LARGE,))
 
     def at_size(self, size: tuple[int, int]) -> Self:
         """The same in one size; in its first one, if it has no picture of that."""

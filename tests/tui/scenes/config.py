@@ -74,3 +74,5 @@ SCENES = [
     Scene("config", "tight", small_card, tight, sizes=((80, 24),)),
     Scene("config", "plain", wizard_app, ok, sizes=((80, 24),), no_color=True),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["error"].in_light()]

@@ -74,3 +74,5 @@ SCENES = [
     Scene("data", "no-color", data_app(counted=lambda: recorded("data-voice")),
           sizes=((80, 24),), no_color=True),
 ]  # fmt: skip
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["ok"].in_light()]

@@ -129,3 +129,5 @@ SCENES = [
     Scene("doctor", "error", doctor_app(BROKEN, exit_code=1)),
     Scene("doctor", "no-color", doctor_app(BROKEN, exit_code=1), sizes=((80, 24),), no_color=True),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["error"].in_light()]

@@ -9,3 +9,5 @@ SCENES = [
     Scene("home", "ok", lambda: app_of(runs=StandingRuns(*EACH_STATE))),
     Scene("home", "error", lambda: app_of(runs=StandingRuns(*EACH_STATE[1:3]))),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["ok"].without_colours(), by_state["ok"].in_light()]

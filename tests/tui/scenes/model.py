@@ -107,3 +107,5 @@ SCENES = [
     Scene("model", "error", model_app(gated, GATED, exit_code=5)),
     Scene("model", "no-color", model_app(report, NAME), sizes=((80, 24),), no_color=True),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["ok"].in_light()]

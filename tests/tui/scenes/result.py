@@ -65,3 +65,5 @@ SCENES = [
     Scene("result", "use", result_app, use, sizes=((80, 24),)),
     Scene("result", "samples", result_app, samples, sizes=((80, 24),)),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["talk"].without_colours(), by_state["talk"].in_light()]

@@ -31,3 +31,5 @@ SCENES = [
     Scene("runs", "delete", lambda: app_of(runs=StandingRuns(*EACH_STATE)), _delete),
     Scene("runs", "compare", lambda: app_of(runs=StandingRuns(EACH_STATE[0], ANOTHER)), _compare),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["ok"].without_colours(), by_state["ok"].in_light()]

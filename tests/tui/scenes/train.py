@@ -152,3 +152,5 @@ SCENES = [
     Scene("train", "error", failed),
     Scene("train", "done", done),
 ]
+by_state = {scene.state: scene for scene in SCENES}
+SCENES += [by_state["ok"].in_light()]
