@@ -153,6 +153,9 @@ class PorosScreen(SteadyScreen[None]):
         self._fitted = self.app.size
 
     def _refit(self) -> None:
+        if self.app.screen is not self:
+            # The classes changed the room since, and below a dialog nothing is laid out by itself.
+            self._screen_resized(self.app.size)
         self.on_fitted()
         # Parts that are as high as their text were measured with the text of the size before.
         for part in self.query("Static, Facts"):

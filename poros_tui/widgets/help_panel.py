@@ -31,6 +31,9 @@ class HelpDialog(Dialog[None]):
         """``keys``: a key as people write it, and what it does."""
         super().__init__()
         self._title, self._explanation, self._keys = title, explanation, list(keys)
+        # Kept, not looked for: a size may come while they are not yet there, or there no more.
+        self._scroll = VerticalScroll()
+        self._way_out = Static("esc closes", classes="quiet")
 
     def compose(self) -> ComposeResult:
         """A dialog that scrolls."""
@@ -41,14 +44,14 @@ class HelpDialog(Dialog[None]):
         ]
         with Vertical(classes="dialog help"):
             yield Static(self._title, classes="dialog-title", markup=False)
-            with VerticalScroll():
+            with self._scroll:
                 yield Static(self._explanation, classes="dialog-detail", markup=False)
                 yield Static(Content("\n").join(lines))
-            yield Static("esc closes", classes="quiet", id="help-way-out")
+            yield self._way_out
 
     def on_mount(self) -> None:
         """The arrow keys show what lies below."""
-        self.query_one(VerticalScroll).focus()
+        self._scroll.focus()
         self.call_after_refresh(self._tell)
 
     def on_resize(self) -> None:
@@ -56,5 +59,5 @@ class HelpDialog(Dialog[None]):
         self.call_after_refresh(self._tell)
 
     def _tell(self) -> None:
-        more = "arrow keys show more   " if self.query_one(VerticalScroll).max_scroll_y else ""
-        self.query_one("#help-way-out", Static).update(f"{more}esc closes")
+        more = "arrow keys show more   " if self._scroll.max_scroll_y else ""
+        self._way_out.update(f"{more}esc closes")
