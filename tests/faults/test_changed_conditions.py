@@ -17,7 +17,7 @@ REFUSED = {
     "lora_rank": {"lora_rank": 8},
     "lora_alpha": {"lora_alpha": 8},
     "lora_dropout": {"lora_dropout": 0.1},
-    "lora_target_modules": {"lora_target_modules": "q_proj"},
+    "lora_target_modules": {"lora_target_modules": ["q_proj"]},
     "adapter_dtype": {"adapter_dtype": "bfloat16"},
     "learning_rate": {"learning_rate": 2e-3},
     "weight_decay": {"weight_decay": 0.1},

@@ -293,7 +293,7 @@ def test_a_run_on_the_processor_hears_nothing_of_a_card():
     run = RunState()
     run.take_lines(made.lines)
     screen = TrainScreen()
-    around = screen._around(SimpleNamespace(run=run, is_going=True), app_state(), 0.0)
+    around = screen._around(SimpleNamespace(run=run, is_going=True, live=None), app_state(), 0.0)
     assert around.card_total_bytes is None
     assert around.disk_free_bytes == MACHINE.disk_free_bytes
 
