@@ -37,11 +37,11 @@ def total_and_used(nvml: Any, handle: Any) -> tuple[int, int]:
     return int(told.total), int(told.used)
 
 
-_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-"""NVML's bits for heat, by driver or hardware, and for too little power from outside.
-
-The power limit is none of them: most cards are at theirs whenever they work.
-"""
+# NVML's bits of why a clock is lowered, the same in every version. The power limit is none of them:
+# most cards are at theirs whenever they work.
+_TOO_HOT = 0x20 | 0x40
+_BRAKED = 0x80
+_HELD_BACK = 0x08  # by heat or supply; old cards tell no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +52,34 @@ class CardHeat:
         celsius: Of the chip.
         watts: What it draws.
         slowed: It lowers its clock, since it is hot or gets too little power.
+        is_hot: It does so for heat.
+        is_braked: Its supply tells it to.
     """
 
     celsius: int | None = None
     watts: float | None = None
     slowed: bool | None = None
+    is_hot: bool = False
+    is_braked: bool = False
 
 
 def heat_of(nvml: Any, handle: Any) -> CardHeat:
     """What the driver says of a card's heat now; drivers differ in what they know."""
-    reasons = _asked(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    reasons = asked(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:  # its name before the driver 535
-        reasons = _asked(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    milliwatts = _asked(nvml, "nvmlDeviceGetPowerUsage", handle)
+        reasons = asked(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    milliwatts = asked(nvml, "nvmlDeviceGetPowerUsage", handle)
     return CardHeat(
-        celsius=_asked(nvml, "nvmlDeviceGetTemperature", handle, 0),  # 0: the chip's own sensor
+        celsius=asked(nvml, "nvmlDeviceGetTemperature", handle, 0),  # 0: the chip's own sensor
         watts=None if milliwatts is None else milliwatts / 1000,
-        slowed=None if reasons is None else bool(reasons & _SLOWED),
+        slowed=None if reasons is None else bool(reasons & (_TOO_HOT | _BRAKED | _HELD_BACK)),
+        is_hot=bool((reasons or 0) & _TOO_HOT),
+        is_braked=bool((reasons or 0) & _BRAKED),
     )
 
 
-def _asked(nvml: Any, function: str, *arguments: Any) -> int | None:
+def asked(nvml: Any, function: str, *arguments: Any) -> int | None:
+    """The driver's number; None: it does not know the question, or this card does not answer."""
     try:
         return int(getattr(nvml, function)(*arguments))
     except (nvml.NVMLError, AttributeError, TypeError):

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from poros.device_facts import asked, heat_of
 from poros.doctor_rows import Row
-
-# Bits of nvml.h (nvmlClocksEventReasons), the same in every version of the library.
-_POWER_BRAKE = 0x80
-_TOO_HOT = 0x20 | 0x40
 
 _LITTLE_POWER = 0.8
 """Below this share of its usual power a card is told to be held back."""
@@ -43,28 +40,19 @@ class Power:
 def read_power(nvml: Any, handle: Any) -> Power:
     """Ask the driver's library; each question may be one that this card does not answer."""
 
-    def ask(name: str, *words: int) -> int | None:
-        try:
-            return int(getattr(nvml, name)(handle, *words))
-        except (AttributeError, nvml.NVMLError):
-            return None
-
     def watts(name: str) -> float | None:
-        milliwatts = ask(name)
+        milliwatts = asked(nvml, name, handle)
         return None if milliwatts is None else milliwatts / 1000
 
-    # Named otherwise before driver 535.
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    heat = heat_of(nvml, handle)
     return Power(
-        watts("nvmlDeviceGetPowerUsage"),
+        heat.watts,
         watts("nvmlDeviceGetEnforcedPowerLimit"),
         watts("nvmlDeviceGetPowerManagementDefaultLimit"),
-        ask("nvmlDeviceGetTemperature", 0),
-        ask("nvmlDeviceGetTemperatureThreshold", 1),
-        bool((reasons or 0) & _TOO_HOT),
-        bool((reasons or 0) & _POWER_BRAKE),
+        heat.celsius,
+        asked(nvml, "nvmlDeviceGetTemperatureThreshold", handle, 1),
+        heat.is_hot,
+        heat.is_braked,
     )
 
 
