@@ -65,7 +65,7 @@ def refuse_non_finite(name: str, weight: Tensor, *, where: str) -> None:
     Raises:
         PorosModelError: There is one.
     """
-    # The least and the greatest value: a hundredth of the time of quantising, and no copy.
+    # The least and the greatest value carry it: one pass, and no copy of the weight.
     if weight.numel() and not bool(torch.stack(torch.aminmax(weight)).isfinite().all()):
         raise PorosModelError(
             f"{name} holds values that are no numbers (NaN or infinity)",
