@@ -19,7 +19,7 @@ from poros.hub_names import HubName, parse_model
 from tests.engine.command_line import poros_here
 from tests.engine.header_models import qwen_tensors, write_headers
 from tests.engine.loading.hub_stub import COMMIT, REPOSITORY, running_stub
-from tests.engine.processor_time import processor_s
+from tests.engine.processor_time import quickest_s
 from tests.engine.test_check import SMALL
 from tests.engine.test_cli import poros
 
@@ -391,10 +391,9 @@ def test_a_folder_asks_nobody(hub, files, tmp_path):
     assert check_source.open_model(str(tmp_path / "mine")).folder == tmp_path / "mine"
 
 
+@pytest.mark.alone
 def test_it_starts_in_half_a_second_on_a_hub_too(hub):
-    durations_s = []
-    for _ in range(3):
-        started_s = processor_s()
+    def check():
         assert poros("check", REPOSITORY).returncode == 0
-        durations_s.append(processor_s() - started_s)
-    assert min(durations_s) < 0.5
+
+    assert quickest_s(check, below_s=0.5) < 0.5

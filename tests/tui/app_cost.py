@@ -1,23 +1,26 @@
-"""What an open app costs the trainer: python -m tests.tui.app_cost [--pairs 10] [--model FOLDER].
+"""What an open app costs the trainer: python -m tests.tui.app_cost [--blocks 150] [--model FOLDER].
 
-One engine trains on a core of its own, and the app, on another core, comes and goes: for a window
-of each pair it shows the run and is kept busy with keys and sizes, for the other nobody looks. The
-result is JSON on stdout: steps a second of both windows of each pair, and the share that the
-trainer keeps, which is their median. Exits with 1 below 98 %.
+One engine trains on a core of its own; on the other an app shows the run and is kept busy with keys
+and sizes. It is stopped (SIGSTOP) by turns: a block is four windows of a second, stopped, busy,
+busy, stopped, for a virtual machine's speed wanders within seconds. The result is JSON on stdout:
+steps a second of each window; the share of its rate that the trainer keeps, which is the blocks'
+median; and, as the noise of such a median, the same of the two stopped windows of each block.
+Exits with 1 below 98 %.
 """
 
 import argparse
 import json
 import os
 import random
-import statistics
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from poros.event_log import read_lines
 from poros_tui.engine import process
@@ -28,6 +31,8 @@ LEAST_SHARE = 0.98
 KEYS = ("v", "y", "w", "t", "+", "-", "\x1b[C", "\x1b[D", "0", "z", "z", "l", "l", "m", "m", "n")
 """Keys of Train that draw much and harm nothing."""
 KEYS_PER_S = 4
+BLOCK = (False, True, True, False)
+"""Is the app busy in the window?"""
 SIZES = ((140, 45), (100, 30), (80, 24), (120, 40))
 
 
@@ -37,22 +42,25 @@ def main() -> int:
     process.PROGRAM = ("taskset", "-c", str(wanted.trainer_core), sys.executable, "-m", "poros")
     os.sched_setaffinity(0, {wanted.app_core})
     with tempfile.TemporaryDirectory() as folder, _trained(Path(folder), wanted) as run:
-        pairs = [_pair(run, Path(folder), number, wanted) for number in range(wanted.pairs)]
-    shares = [pair["with_app"] / pair["alone"] for pair in pairs]
-    kept = statistics.median(shares)
+        with _opened(run, Path(folder), wanted) as screen:
+            windows = [_window(screen, is_busy, wanted) for is_busy in BLOCK * wanted.blocks]
+        rates = _rates(run, windows)
+    blocks = [rates[at : at + len(BLOCK)] for at in range(0, len(rates), len(BLOCK))]
+    kept, low, high = _median([(b + c) / (a + d) for a, b, c, d in blocks])
+    noise = _median([a / d for a, _, _, d in blocks])
     result = {
         "model": str(wanted.model or "two tiny layers"), "window_s": wanted.window_s,
-        "pairs": pairs, "shares": [round(share, 4) for share in shares], "kept": round(kept, 4),
-        "load_before": wanted.load, "load_after": os.getloadavg()[0],
+        "kept": kept, "kept_low": low, "kept_high": high, "stopped_to_stopped": noise,
+        "load_before": wanted.load, "load_after": os.getloadavg()[0], "blocks": blocks,
     }  # fmt: skip
-    print(json.dumps(result, indent=1))
+    print(json.dumps(result))
     return 0 if kept >= LEAST_SHARE else 1
 
 
 def _wanted() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--window-s", type=float, default=15.0)
+    parser.add_argument("--blocks", type=int, default=150)
+    parser.add_argument("--window-s", type=float, default=1.0)
     parser.add_argument("--model", type=Path, help="a model's folder, such as the demo's")
     parser.add_argument("--trainer-core", type=int, default=0)
     parser.add_argument("--app-core", type=int, default=1)
@@ -79,48 +87,50 @@ def _trained(home: Path, wanted: argparse.Namespace) -> Iterator[LiveRun]:
         run.kill()
 
 
-def _pair(run: LiveRun, home: Path, number: int, wanted: argparse.Namespace) -> dict[str, Any]:
-    """Both windows, the order by turns."""
-    rates = {}
-    for with_app in (True, False) if number % 2 else (False, True):
-        name = "with_app" if with_app else "alone"
-        rates[name] = _with_app(run, home, wanted) if with_app else _rate(run, wanted.window_s)
-    print(number, rates, file=sys.stderr, flush=True)
-    return rates
-
-
-def _with_app(run: LiveRun, home: Path, wanted: argparse.Namespace) -> float:
+@contextmanager
+def _opened(run: LiveRun, home: Path, wanted: argparse.Namespace) -> Iterator[Terminal]:
+    """The app beside it, on its own core."""
     program = ("taskset", "-c", str(wanted.app_core), sys.executable, "-m", "poros_tui")
     with Terminal(["attach", str(run.folder)], home=home, size=SIZES[0], program=program) as screen:
         screen.until_shown("The model, streaming")
-        draw = random.Random(1)
-
-        def busy() -> None:
-            screen.press(draw.choice(KEYS))
-            screen.read(1 / KEYS_PER_S)
-            if draw.random() < 0.1:
-                screen.resize(*draw.choice(SIZES))
-
-        rate = _rate(run, wanted.window_s, busy)
+        yield screen
         screen.resize(*SIZES[0])
         screen.press("\x03")
         screen.until_shown("Leave it running")
         screen.press("l")
         assert screen.ended() == 0
-    return rate
 
 
-def _rate(run: LiveRun, window_s: float, busy: Any = lambda: time.sleep(0.1)) -> float:
-    """Steps a second from now on, by the times in the event file."""
-    began_s, until_s = time.time(), time.monotonic() + window_s
-    while time.monotonic() < until_s:
-        busy()
-    times = []
-    for line in read_lines(run.folder / "events.jsonl"):
-        record = json.loads(line)
-        if record["event"] == "step_finished" and record["time_s"] > began_s:
-            times.append(record["time_s"])
-    return round((len(times) - 1) / (times[-1] - times[0]), 3)
+def _window(screen: Terminal, is_busy: bool, wanted: argparse.Namespace) -> tuple[float, float]:
+    """When it began and ended, as the event file tells time."""
+    screen.signal(signal.SIGCONT if is_busy else signal.SIGSTOP)
+    began_s, until_s = time.time(), time.monotonic() + wanted.window_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        if is_busy:
+            screen.press(random.choice(KEYS))
+            if random.random() < 0.1:
+                screen.resize(*random.choice(SIZES))
+            screen.read(min(left_s, 1 / KEYS_PER_S))
+        else:
+            time.sleep(left_s)
+    screen.signal(signal.SIGCONT)
+    return began_s, time.time()
+
+
+def _rates(run: LiveRun, windows: list[tuple[float, float]]) -> list[float]:
+    """Steps a second in each window, by the times in the event file."""
+    records = map(json.loads, read_lines(run.folder / "events.jsonl"))
+    times = np.array([r["time_s"] for r in records if r["event"] == "step_finished"])
+    inside = [times[(times > began_s) & (times < ended_s)] for began_s, ended_s in windows]
+    return [round((len(steps) - 1) / (steps[-1] - steps[0]), 3) for steps in inside]
+
+
+def _median(shares: list[float]) -> tuple[float, float, float]:
+    """The median, and the 95 % of it by drawing the shares again."""
+    draw = np.random.default_rng(0)
+    again = np.median(draw.choice(shares, (2000, len(shares))), axis=1)
+    low, high = np.percentile(again, (2.5, 97.5))
+    return round(float(np.median(shares)), 4), round(float(low), 4), round(float(high), 4)
 
 
 if __name__ == "__main__":

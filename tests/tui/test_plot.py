@@ -136,6 +136,7 @@ def test_an_axis_of_steps_has_no_ticks_between_them():
     assert plot_dots.nice_ticks(1.0, 2.0, 6, 1.0) == [1.0, 2.0]
 
 
+@pytest.mark.alone
 def test_a_hundred_thousand_points_are_drawn_in_five_milliseconds_of_processor():
     x = np.arange(100_000, dtype=float)
     y = 2 + np.exp(-x / 9000) + np.random.default_rng(1).normal(size=len(x)) * 0.2
