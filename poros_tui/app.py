@@ -15,10 +15,12 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from poros_tui import glyphs, keys, settings, state, themes, words
+from poros_tui.driver import driver_for
 from poros_tui.engine.machine import MachineWatch
 from poros_tui.engine.run_list import RunList
 from poros_tui.engine.tasks import Task
@@ -122,6 +124,10 @@ class PorosApp(App[int]):
         self._is_ending = False
         self._draft: Draft | None = None
         self.crash: Exception | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """One that can be continued."""
+        return driver_for(super().get_driver_class())
 
     def on_mount(self) -> None:
         """Themes, keys, timer."""

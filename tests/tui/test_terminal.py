@@ -58,6 +58,19 @@ def test_a_stopped_app_gives_the_terminal_back_and_draws_again(tmp_path):
         assert screen.is_restored
 
 
+def test_one_stopped_without_being_asked_goes_on_and_ends(tmp_path):
+    with Terminal([], home=tmp_path) as screen:
+        screen.until_shown("1 Home")
+        for _ in range(3):
+            screen.signal(signal.SIGSTOP)
+            before = len(screen.written)
+            screen.signal(signal.SIGCONT)
+            screen.until(lambda start=before: b"Home" in screen.written[start:], "all drawn again")
+        screen.press("q")
+        assert screen.ended() == 0
+        assert screen.is_restored
+
+
 @pytest.mark.long
 def test_a_storm_of_sizes_down_to_one_cell_breaks_nothing(tmp_path):
     with Terminal([], home=tmp_path) as screen:

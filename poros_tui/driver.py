@@ -1,0 +1,43 @@
+"""Textual's driver for terminals, for a process that was stopped without being asked."""
+
+from __future__ import annotations
+
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
+
+
+class ContinuedDriver(LinuxDriver):
+    """Stops before it starts a second time.
+
+    SIGTSTP is told and gives the terminal back; SIGSTOP is not. Each SIGCONT starts the driver, and
+    one that still ran would leave threads behind that keep the process at its end, and would take
+    the raw terminal for the one to give back (textual 8.2).
+    """
+
+    _is_on = False
+    _is_stopping = False
+
+    def start_application_mode(self) -> None:
+        """Take the terminal; give it back first if it is ours already."""
+        if self._is_stopping:  # continued again meanwhile: it starts right after
+            return
+        is_continued, attributes = self._is_on, self.attrs_before
+        if is_continued:
+            self._is_stopping = True
+            self.suspend_application_mode()
+            self._is_stopping = False
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._is_on = True
+        if is_continued:
+            self.attrs_before = attributes
+            self.send_message(self.SignalResume())
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._is_on = False
+        super().stop_application_mode()
+
+
+def driver_for(found: type[Driver]) -> type[Driver]:
+    """The driver to use where Textual has found this one."""
+    return ContinuedDriver if found is LinuxDriver else found
