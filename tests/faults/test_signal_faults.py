@@ -55,6 +55,18 @@ def test_a_second_ctrl_c_stops_at_once_and_saves_nothing(bench):
     assert not list(bench.out.rglob(".tmp-*"))
 
 
+def test_a_second_ctrl_c_during_the_save_leaves_no_checkpoint(bench):
+    bench.settings |= {"max_steps": 40, "save_steps": 100}
+    bench.environ["POROS_FAILPOINT"] = "train.step:sleep=0.2,checkpoint.begin:sleep=60"
+    trial = bench.start()
+    trial.wait_for_step(2)
+    trial.send(signal.SIGINT)
+    time.sleep(1)  # the step is over by now, and the save lasts for a minute
+    trial.send(signal.SIGINT)
+    expect(trial.wait(30), 130, num_errors=0)
+    assert bench.checkpoints() == []
+
+
 @pytest.mark.parametrize(("plant", "flags"), [
     ("nohup_and_sighup", []),
     ("sighup_in_step_3", ["--survive-hangup"]),
@@ -75,6 +87,14 @@ def test_a_stdout_that_takes_nothing_never_stops_a_run(stream, flags, bench, wor
     expect(ended, 0, num_errors=0)
     assert ended.stderr == ""
     assert results_of(bench.out) == whole(world)
+
+
+def test_json_on_stdout_is_the_event_file(bench):
+    bench.settings |= {"max_steps": 3}
+    bench.flags = ["--json"]
+    ended = bench.run()
+    expect(ended, 0, num_errors=0)
+    assert ended.stdout == (bench.out / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize(("stream", "code"), [("/dev/full", 8), ("closed pipe", 141)])

@@ -1,5 +1,6 @@
 """Random states travel as plain numbers and come back exactly."""
 
+import json
 import os
 import random
 import subprocess
@@ -14,17 +15,42 @@ from poros.training.determinism import rng_state, seed_all, set_rng_state
 
 CPU = torch.device("cpu")
 
-ENFORCE = """
-import os, torch
-from poros.training.determinism import enforce_determinism
-enforce_determinism("cpu", num_threads=1)
-assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-assert torch.are_deterministic_algorithms_enabled()
-assert not torch.is_deterministic_algorithms_warn_only_enabled()
-assert not torch.backends.cuda.cudnn_sdp_enabled()
-assert not torch.utils.deterministic.fill_uninitialized_memory
-assert torch.get_num_threads() == 1
+IN_A_NEW_PROCESS = """
+import json, os, torch
+from poros.config import PorosConfig
+from poros.training import determinism, work
+asked = []
+def device_count():
+    asked.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+    return 0
+torch.cuda.device_count = device_count
+def stop(*_, **__): raise SystemExit
+work.enforce_determinism = stop
+try: work.Work(PorosConfig(dataset="x"), None, None, None, None, None).run()
+except SystemExit: first = list(asked)
+os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+determinism.enforce_determinism("cpu", num_threads=1)
+print(json.dumps({
+    "asked": first,
+    "cublas": os.environ["CUBLAS_WORKSPACE_CONFIG"],
+    "deterministic": torch.are_deterministic_algorithms_enabled(),
+    "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+    "cudnn_attention": torch.backends.cuda.cudnn_sdp_enabled(),
+    "fill": torch.utils.deterministic.fill_uninitialized_memory,
+    "num_threads": torch.get_num_threads(),
+}))
 """
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What a process that sets its flags once for all has seen."""
+    environment = {k: v for k, v in os.environ.items() if k != "CUBLAS_WORKSPACE_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NEW_PROCESS],
+        env=environment, check=True, timeout=280, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def draw() -> list[float]:
@@ -58,26 +84,14 @@ def test_states_of_another_kind_of_device_are_refused():
         set_rng_state(state, CPU)
 
 
-def test_the_flags_are_set_without_warn_only():
-    environment = {k: v for k, v in os.environ.items() if k != "CUBLAS_WORKSPACE_CONFIG"}
-    subprocess.run([sys.executable, "-c", ENFORCE], env=environment, check=True, timeout=120)
+def test_the_flags_are_set_without_warn_only(found):
+    assert found["cublas"] == ":4096:8"
+    assert found["deterministic"]
+    assert not found["warn_only"]
+    assert not found["cudnn_attention"]
+    assert not found["fill"]
+    assert found["num_threads"] == 1
 
 
-CHOOSE = """
-import os, torch
-from poros.training import work
-os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
-asked = []
-def device_count():
-    asked.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
-    return 0
-torch.cuda.device_count = device_count
-def stop(*_, **__): raise SystemExit(0 if asked == [":4096:8"] else 1)
-work.enforce_determinism = stop
-from poros.config import PorosConfig
-work.Work(PorosConfig(dataset="x"), None, None, None, None, None).run()
-"""
-
-
-def test_cublas_is_told_before_anything_asks_about_a_gpu():
-    subprocess.run([sys.executable, "-c", CHOOSE], check=True)
+def test_cublas_is_told_before_anything_asks_about_a_gpu(found):
+    assert found["asked"] == [":4096:8"]
