@@ -19,6 +19,7 @@ from textual.driver import Driver
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
+from poros.starting_runs import starting_in
 from poros_tui import glyphs, keys, settings, state, themes, words
 from poros_tui.driver import driver_for
 from poros_tui.engine.machine import MachineWatch
@@ -145,7 +146,8 @@ class PorosApp(App[int]):
         # Back from ctrl+z: the terminal shows the shell's lines until all is drawn again.
         self.app_resume_signal.subscribe(self, lambda _: self._draw_all())
         shown = self.state.run_folder
-        if self.state.followed is None and shown is not None and shown.is_dir():
+        is_there = shown is not None and (shown.is_dir() or starting_in(shown) is not None)
+        if self.state.followed is None and is_there:
             self.runs.follow(shown)
 
     def action_command_palette(self) -> None:

@@ -6,25 +6,26 @@ exit code is the engine's; `attach` only looks, and leaves the run alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from poros import events
+from poros import events, runs
 from poros.cli_guard import Guard
 from poros.cli_train import train
-from poros.errors import INTERRUPTED, PorosError
+from poros.errors import INTERRUPTED, PorosError, escape_control
 from poros.progress import JsonPrinter, LinePrinter, Printer
 from poros_tui.engine.commands import Command, NoEngineError, order
 from poros_tui.engine.follow import Follower, Line
 from poros_tui.engine.process import Ending, Engine, find_run, start_engine
+from poros_tui.engine.silence import Silence
 
 if TYPE_CHECKING:
     from poros.config import PorosConfig
@@ -34,6 +35,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOCKED = 7
 """The exit code of a run that did not get its folder: what happens there is another's."""
 
+_LAST = (events.RunFinished, events.RunFailed)
 _OLD = (
     events.RunStarted,
     events.PlanMade,
@@ -43,6 +45,34 @@ _OLD = (
     events.RunFinished,
 )
 """Of what was before one attached, the last of each is told."""
+
+
+class _Shown:
+    """What a run tells, on stdout; and why, while it can't."""
+
+    def __init__(self, engine: Engine, config: PorosConfig, *, json_lines: bool) -> None:
+        lines: Printer = LinePrinter(config, sys.stdout, sys.stderr)
+        self._printer = JsonPrinter(sys.stdout) if json_lines else lines
+        self._silence = Silence(engine.folder, lambda told: _tell(f"poros: {told}\n"))
+        self.latest: Line | None = None
+
+    def __call__(self, line: Line) -> None:
+        self.latest = line
+        self._silence.heard()
+        self._printer(line.event, line.text)
+
+    def look(self) -> None:
+        """Nothing came just now."""
+        self._silence.look()
+
+    def end(self, ending: Ending) -> None:
+        """The last event, if the file has no room for it, or there never was one."""
+        self._silence.close()
+        is_told = self.latest is not None and isinstance(self.latest.event, _LAST)
+        event = events.from_line(ending.event_line) if ending.event_line else None
+        if event is not None and not is_told:
+            self(Line(event, 0, time.time(), ending.event_line))
+        self._silence.close()
 
 
 def train_headless(
@@ -59,13 +89,14 @@ def train_headless(
     """
 
     def run(config: PorosConfig) -> int:
+        _tell_others(Path(config.output_dir))
         words = ["run", str(path), *(w for text in settings for w in ("--set", text))]
         started_s = time.time()
         engine = start_engine(Path(config.output_dir), words + _flags(options))
-        show = _printer(config, json_lines=json_lines)
+        show = _Shown(engine, config, json_lines=json_lines)
         with _forwarding(engine, but=(signal.SIGHUP,) if config.survive_hangup else ()):
-            told_end = _follow_own(engine, show, started_s)
-        return _end_own(engine, show, told_end=told_end)
+            _follow_own(engine, show, started_s)
+        return _end_own(engine, show)
 
     return train(guard, path, json_lines=json_lines, settings=tuple(settings), run=run, **options)
 
@@ -80,23 +111,13 @@ def attach_headless(name: str | None, *, json_lines: bool) -> int:
     Raises:
         PorosError: There is no such run.
     """
-    from poros.config_load import load_config
-
     engine = find_run(name)
-    config = load_config(engine.folder / "config.yaml", environ={}).config
-    show = _printer(config, json_lines=json_lines)
-    follower = Follower(engine.events_path)
     try:
-        _catch_up(follower, show, whole=json_lines)
-        while engine.poll() == "running":
-            _show_all(follower, show)
-            time.sleep(LOOK_EVERY_S)
-        _show_all(follower, show)
+        if _has_begun(engine):
+            _follow_found(engine, json_lines=json_lines)
     except KeyboardInterrupt:
         sys.stderr.write(f"\nleft; the run goes on: poros-tui attach {engine.folder}\n")
         return INTERRUPTED
-    finally:
-        follower.close()
     ending = engine.ending()
     assert ending is not None
     if ending.status in ("failed", "killed"):
@@ -104,39 +125,84 @@ def attach_headless(name: str | None, *, json_lines: bool) -> int:
     return 1 if ending.exit_code is None else ending.exit_code
 
 
-def _follow_own(engine: Engine, show: Callable[[Line], None], started_s: float) -> bool:
-    """Show what the engine does until it has ended; whether its end was among that."""
-    follower, told_end, last_s = Follower(engine.events_path), False, started_s
-    has_ended = had_folder = False
-    # One round after the end: what it wrote last is in the file by then.
-    while not has_ended:
-        state = engine.poll()
-        has_ended, had_folder = state == "ended", had_folder or state == "running"
-        if has_ended and not had_folder:  # it had it for less than a look
-            had_folder = engine.exit_code != LOCKED
-        while had_folder:
-            batch = follower.poll()
-            for line in batch.lines:
-                # A folder that is gone on in has the lines of earlier processes too.
-                if line.time_s > last_s:
-                    last_s = line.time_s
-                    show(line)
-                    told_end = isinstance(line.event, events.RunFinished | events.RunFailed)
-            if not batch.more and not batch.restarted:
-                break
-        if not has_ended:
+def _has_begun(engine: Engine) -> bool:
+    """Wait for it: a run that starts for the first time has no folder, and no config, for seconds.
+
+    False: it ended before.
+    """
+    config, was_told = engine.folder / "config.yaml", False
+    while not config.is_file():
+        if engine.poll() == "ended":
+            return False
+        if not was_told:
+            _tell(f"poros: the run is starting: {escape_control(str(engine.folder))}\n")
+            was_told = True
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
+def _follow_found(engine: Engine, *, json_lines: bool) -> None:
+    from poros.config_load import load_config
+
+    config = load_config(engine.folder / "config.yaml", environ={}).config
+    show = _Shown(engine, config, json_lines=json_lines)
+    with contextlib.closing(Follower(engine.events_path)) as follower:
+        _catch_up(follower, show, whole=json_lines)
+        while engine.poll() != "ended":
+            _show_all(follower, show)
+            show.look()
             time.sleep(LOOK_EVERY_S)
-    follower.close()
-    return told_end
+        _show_all(follower, show)
+    ending = engine.ending()
+    assert ending is not None
+    show.end(ending)
 
 
-def _end_own(engine: Engine, show: Callable[[Line], None], *, told_end: bool) -> int:
+def _tell_others(folder: Path) -> None:
+    """Nobody can be asked here; that of this folder is refused by the engine."""
+    here = folder.expanduser().resolve()
+    others = [str(path) for path in runs.going_on() if path.resolve() != here]
+    if others:
+        named = escape_control(", ".join(others))
+        _tell(f"poros: beside this run another one is going on, which takes memory too: {named}\n")
+
+
+def _follow_own(engine: Engine, show: _Shown, started_s: float) -> None:
+    """Show what the engine does until it has ended."""
+    had_folder, last_s = False, started_s
+    with contextlib.closing(Follower(engine.events_path)) as follower:
+        while (state := engine.poll()) != "ended":
+            had_folder |= state == "running"
+            if had_folder:
+                last_s = _show_new(follower, show, last_s)
+                show.look()
+            time.sleep(LOOK_EVERY_S)
+        # Once more: what it wrote last is in the file by now. It may have had its folder for less
+        # than a look.
+        if had_folder or engine.exit_code != LOCKED:
+            _show_new(follower, show, last_s)
+
+
+def _show_new(follower: Follower, show: _Shown, last_s: float) -> float:
+    """What was written after a moment; returns when the last of it was.
+
+    A folder that is gone on in has the lines of earlier processes too.
+    """
+    while True:
+        batch = follower.poll()
+        for line in batch.lines:
+            if line.time_s > last_s:
+                last_s = line.time_s
+                show(line)
+        if not batch.more and not batch.restarted:
+            return last_s
+
+
+def _end_own(engine: Engine, show: _Shown) -> int:
     """Tell what no event told: a start that was refused, a crash, a kill."""
     ending = engine.ending()
     assert ending is not None
-    event = events.from_line(ending.event_line) if ending.event_line else None
-    if not told_end and event is not None:
-        show(Line(event, 0, time.time(), ending.event_line))
+    show.end(ending)
     # What libraries say lies in the run's logs.
     ours = [line for line in engine.told().splitlines() if line.startswith("poros: ")]
     if ours:
@@ -145,13 +211,6 @@ def _end_own(engine: Engine, show: Callable[[Line], None], *, told_end: bool) ->
         _tell("" if engine.logs.is_dir() else engine.told())
         _tell_failure(ending)
     return 1 if ending.exit_code is None else ending.exit_code
-
-
-def _printer(config: PorosConfig, *, json_lines: bool) -> Callable[[Line], None]:
-    printer: Printer = LinePrinter(config, sys.stdout, sys.stderr)
-    if json_lines:
-        printer = JsonPrinter(sys.stdout)
-    return lambda line: printer(line.event, line.text)
 
 
 def _catch_up(follower: Follower, show: Callable[[Line], None], *, whole: bool) -> None:
@@ -190,7 +249,7 @@ def _show_all(follower: Follower, show: Callable[[Line], None]) -> None:
             return
 
 
-@contextmanager
+@contextlib.contextmanager
 def _forwarding(engine: Engine, but: Sequence[signal.Signals]) -> Iterator[None]:
     """Signals of this process are the engine's; one that is ignored (nohup) stays ignored."""
 

@@ -157,7 +157,7 @@ class RunControl:
 
     def open(self, listed: Listed) -> None:
         """Show a run: on Result if it is done, else on Train."""
-        if not listed.run.path.is_dir():
+        if not listed.is_going and not listed.run.path.is_dir():
             self._app.notify("Its folder is gone.", severity="warning")
             return
         self.show(listed.run.path, "result" if listed.run.state == FINISHED else "train")

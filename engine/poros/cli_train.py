@@ -87,7 +87,7 @@ def train(
         flags: Values of the other options, by key of the config.
     """
     began_s = time.monotonic()
-    from poros import failpoints
+    from poros import failpoints, starting_runs
     from poros.config import require_dataset
     from poros.config_load import load_config
 
@@ -99,17 +99,19 @@ def train(
         if dry_run:
             return _dry_run(loaded, path, json_lines=json_lines)
         guard.run_folder = Path(loaded.config.output_dir)
+        starting_runs.refuse_starting(guard.run_folder)
         if run is not None:
             return run(loaded.config)
-        return call_engine(
-            "poros.training.command",
-            "run_session",
-            loaded.config,
-            json_lines=json_lines,
-            memory_map=memory_map,
-            began_s=began_s,
-            detached=detached,
-        )
+        with starting_runs.noted(guard.run_folder):
+            return call_engine(
+                "poros.training.command",
+                "run_session",
+                loaded.config,
+                json_lines=json_lines,
+                memory_map=memory_map,
+                began_s=began_s,
+                detached=detached,
+            )
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from poros.config import PorosConfig
 from poros.errors import PorosArchNotValidatedError, PorosError, escape_control
 from poros.run_folder import look_at_place
+from poros.starting_runs import refuse_starting
 
 Look = Callable[[PorosConfig], dict[str, Any]]
 
@@ -77,6 +78,7 @@ def _data_lines(data: Mapping[str, Any]) -> list[str]:
 def _output(config: PorosConfig) -> dict[str, Any]:
     path = Path(config.output_dir).expanduser()
     identity = {"model": config.model_name_or_path, "dataset": config.dataset}
+    refuse_starting(path)
     state = look_at_place(path, identity=identity, resume=config.resume != "never")
     return {"path": str(path), "state": state}
 

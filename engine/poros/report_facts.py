@@ -97,8 +97,7 @@ def read_facts(name: str) -> Facts:
     facts = Facts(known, about.get("exact") is not False)
     facts.identity = found if isinstance(found := about.get("identity"), dict) else {}
     fold_story(facts.story, _fold_lines(facts, known.path / "events.jsonl"))
-    held = run_folder.is_held(known.path)
-    facts.state = runs.RUNNING if held else facts.story.ending or runs.KILLED
+    facts.state = runs.state_of(known.path, facts.story)
     facts.groups = _config_groups(known.path / "config.yaml")
     _read_map(facts, known.path / "memory_map.json")
     return facts

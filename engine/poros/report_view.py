@@ -107,7 +107,7 @@ def lead(facts: Facts) -> str:
     """How the run stands, in one sentence."""
     story = facts.story
     at = f"step {story.step} of {story.total_steps}" if story.total_steps else "its start"
-    if facts.state == runs.RUNNING:
+    if facts.state in runs.GOING_ON:
         return f"The run is at work; this is what it had told by {at}."
     if facts.state == runs.KILLED:
         last = max(facts.checkpoints, default=0)

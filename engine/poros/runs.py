@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poros import atomic, run_folder, run_registry
+from poros import atomic, run_folder, run_registry, starting_runs
 from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosConfigError, PorosError, PorosOutputError, escape_control
 from poros.run_registry import Known
@@ -16,6 +16,9 @@ from poros.run_story import Story, read_story
 
 GONE = "gone"
 RUNNING = "running"
+STARTING = "starting"
+"""Its process is there, but has no run folder yet."""
+GOING_ON = (STARTING, RUNNING)
 KILLED = "killed"
 """It ended without a word: SIGKILL, or the machine went down."""
 
@@ -31,8 +34,9 @@ class Run:
 
     Attributes:
         known: Where it is.
-        state: ``running``, ``finished``, ``stopped``, ``failed``, ``killed`` or ``gone``.
-        story: Empty for one that is gone.
+        state: ``starting``, ``running``, ``finished``, ``stopped``, ``failed``, ``killed`` or
+            ``gone``.
+        story: Empty for one that is gone, or starts for the first time.
         identity: Model and data, as `run.json` has them.
         exact: False once it was continued under changed conditions.
         num_bytes: On disk.
@@ -53,20 +57,44 @@ class Run:
 
 def list_runs(places: Iterable[Path] = ()) -> list[Run]:
     """All runs that are remembered or lie in given folders, the latest first."""
-    runs = map(look_at, run_registry.known_runs(places))
+    runs = map(look_at, known_runs(places))
     return sorted(runs, key=lambda run: run.story.last_s, reverse=True)
+
+
+def known_runs(places: Iterable[Path] = ()) -> list[Known]:
+    """As the registry knows them, and those that are starting for the first time (no number)."""
+    known = run_registry.known_runs(places)
+    starting = {run.path: Known("", run.path) for run in starting_runs.starting_runs()}
+    there = {run.path.resolve() for run in known if not run.gone}
+    new = [run for path, run in starting.items() if path.resolve() not in there]
+    # Of what lay in its folder before, nothing is to be told any more.
+    return [run for run in known if not (run.gone and run.path in starting)] + new
+
+
+def going_on(places: Iterable[Path] = ()) -> list[Path]:
+    """Folders of the runs whose processes are there at this moment, starting ones included."""
+    paths = [run.path for run in known_runs(places) if not run.gone]
+    return [path for path in paths if state_of(path, Story()) in GOING_ON]
+
+
+def state_of(path: Path, story: Story) -> str:
+    """What becomes of a run, or became of it."""
+    if run_folder.is_held(path):
+        return RUNNING
+    return STARTING if starting_runs.starting_in(path) else story.ending or KILLED
 
 
 def look_at(known: Known) -> Run:
     """Read a run's folder."""
     record = None if known.gone else run_folder.read_run(known.path)
     if record is None:
-        return Run(known, GONE, Story(), {})
+        is_new = not known.gone and starting_runs.starting_in(known.path) is not None
+        return Run(known, STARTING if is_new else GONE, Story(), {})
     story = read_story(known.path / "events.jsonl")
     identity = record.get("identity")
     return Run(
         known,
-        RUNNING if run_folder.is_held(known.path) else story.ending or KILLED,
+        state_of(known.path, story),
         story,
         identity if isinstance(identity, dict) else {},
         record.get("exact") is not False,
@@ -84,7 +112,7 @@ def find_run(name: str) -> Known:
     record = run_folder.read_run(path)
     if record is not None:
         return Known(str(record.get("run_id")), path)
-    known = run_registry.known_runs()
+    known = known_runs()
     there = [run for run in known if run.path == path]
     matches = there or [run for run in known if len(name) >= 4 and run.run_id.startswith(name)]
     if len(matches) == 1:
@@ -164,6 +192,14 @@ def refuse_running(run: Run) -> None:
     Raises:
         PorosOutputError: It is.
     """
+    if run.state == STARTING:
+        starting = starting_runs.starting_in(run.path)
+        pid = starting.pid if starting else "unknown"
+        raise PorosOutputError(
+            f"the run is starting (pid {pid})",
+            where=escape_control(str(run.path)),
+            remediation="let it begin, or stop it first: Ctrl-C where it was started",
+        )
     if run.state == RUNNING:
         holder = run_folder.read_holder(run.path)
         pid, host, started = (holder.get(key, "unknown") for key in ("pid", "host", "started"))

@@ -34,7 +34,8 @@ class FollowedRun:
         self.ending: Ending | None = None
         self.is_behind = False
         self._reader = EventReader(engine.events_path)
-        self._began_s = time.time() if engine.is_own else 0.0
+        is_new = engine.is_own or self.process == "starting"
+        self._began_s = time.time() if is_new else 0.0
         self._watch: Watch | None = None
 
     @classmethod
@@ -59,7 +60,7 @@ class FollowedRun:
 
     @property
     def is_starting(self) -> bool:
-        """It was started here and has said nothing yet; what is told is of a process before it."""
+        """It has said nothing since it was started; what is told is of a process before it."""
         return self.is_going and self.run.last_s < self._began_s
 
     @property

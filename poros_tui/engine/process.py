@@ -14,13 +14,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from poros import run_folder, run_registry, runs
+from poros import run_folder, runs, starting_runs
 from poros.engine_process import STDERR_LOG, STDOUT_LOG
 from poros.engine_record import ENGINE_RECORD, read_oom_kills
 from poros.errors import PorosConfigError
@@ -111,6 +112,7 @@ class Engine:
         self.start = start
         self._child = child
         self._had_folder = False
+        self._seen_starting_s = 0.0
         self._ending: Ending | None = None
 
     @property
@@ -128,7 +130,8 @@ class Engine:
         """Of the process; None where it can't be told, or there is none."""
         if self._child is not None:
             return self._child.pid
-        return run_folder.holder_pid(self.folder)
+        starting = starting_runs.starting_in(self.folder)
+        return run_folder.holder_pid(self.folder) or (starting.pid if starting else None)
 
     @property
     def exit_code(self) -> int | None:
@@ -136,14 +139,21 @@ class Engine:
         return self._child.exit_code if self._child is not None else None
 
     def poll(self) -> State:
-        """Whether it is there; asks the kernel only (microseconds)."""
+        """Whether it is there; asks the kernel and a small folder (microseconds)."""
         if self._child is not None:
             if self.exit_code is not None:
                 return "ended"
             # Another run may have the folder, and this one is about to be refused it.
             self._had_folder |= run_folder.holder_pid(self.folder) == self._child.pid
             return "running" if self._had_folder else "starting"
-        return "running" if run_folder.is_held(self.folder) else "ended"
+        if run_folder.is_held(self.folder):
+            state: State = "running"
+        elif starting_runs.starting_in(self.folder):
+            self._seen_starting_s, state = time.time(), "starting"
+        else:
+            return "ended"
+        self._ending = None  # that of a process before this one
+        return state
 
     def ending(self) -> Ending | None:
         """How it ended; None while it is there. Reads a few kilobytes, once."""
@@ -182,6 +192,13 @@ class Engine:
         if self._child is not None:
             # A folder that is gone on in may end with the line of an earlier process.
             line = self._child.answer()
+        elif _written_s(self.folder) < self._seen_starting_s:
+            return Ending(
+                "failed",
+                None,
+                "the engine ended before the run began",
+                remediation="what stopped it stands where it was started",
+            )
         last = from_line(line) if line else None
         if isinstance(last, RunFinished):
             finished, code = last.status == "finished", last.exit_code if code is None else code
@@ -273,7 +290,7 @@ def start_run(
         PorosConfigError: The config is wrong; all problems at once.
     """
     start = Start(config, tuple(settings), tuple(flags))
-    return Engine(start.folder(environ), Child(start.words, environ), start)
+    return _begun(start.folder(environ), Child(start.words, environ), start)
 
 
 def start_engine(
@@ -286,7 +303,13 @@ def start_engine(
         words: The command line.
         environ: The child's whole environment; None: this process's.
     """
-    return Engine(folder.expanduser().absolute(), Child(words, environ))
+    return _begun(folder.expanduser().absolute(), Child(words, environ))
+
+
+def _begun(folder: Path, child: Child, start: Start | None = None) -> Engine:
+    """Its process has no folder for seconds: others know of it from now on."""
+    starting_runs.note(folder, child.pid)
+    return Engine(folder, child, start)
 
 
 def engine_at(folder: Path) -> Engine:
@@ -307,13 +330,13 @@ def find_run(name: str | None = None, places: Iterable[Path] = ()) -> Engine:
     """
     if name is not None:
         return engine_at(runs.find_run(name).path)
-    found = [run.path for run in run_registry.known_runs(places) if not run.gone]
-    running = [path for path in found if run_folder.is_held(path)]
+    running = runs.going_on(places)
     if len(running) > 1:
         named = ", ".join(map(str, running))
         raise PorosConfigError(
             f"{len(running)} runs are going on", remediation=f"name one of them: {named}"
         )
+    found = [run.path for run in runs.known_runs(places) if not run.gone]
     for path in running or sorted(found, key=_written_s, reverse=True):
         return engine_at(path)
     raise PorosConfigError("there is no run yet", remediation="poros-tui starts one")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poros import run_folder, run_registry
+from poros import run_folder, runs, starting_runs
 from poros.run_registry import Known
-from poros.runs import GONE, KILLED, RUNNING, Run, look_at
+from poros.runs import GOING_ON, GONE, KILLED, Run, look_at
 
 FAILED, FINISHED, STOPPED = "failed", "finished", "stopped"
 UNFINISHED = (STOPPED, FAILED, KILLED)
 """It ended before its last step."""
-_Key = tuple[str, bool, int, int]
+_Key = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class Listed:
         """The model's short name."""
         name = str(self.run.story.model or self.run.identity.get("model") or "")
         return name.rstrip("/").rpartition("/")[2]
+
+    @property
+    def is_going(self) -> bool:
+        """Its process is there."""
+        return self.run.state in GOING_ON
 
     @property
     def can_resume(self) -> bool:
@@ -73,18 +78,17 @@ class RunList:
 
     def read_now(self) -> None:
         """Look in this thread; for a worker, or a test."""
-        found = [self._listed(known) for known in run_registry.known_runs(self._places)]
+        found = [self._listed(known) for known in runs.known_runs(self._places)]
         order = sorted(found, key=lambda one: one.run.story.last_s, reverse=True)
         # A run that goes on stands above all that ended.
-        latest = tuple(sorted(order, key=lambda one: one.run.state != RUNNING))
+        latest = tuple(sorted(order, key=lambda one: not one.is_going))
         if latest != self.latest or not self.was_read:
             self.latest, self.version = latest, self.version + 1
         self.was_read = True
 
     def going_now(self) -> list[Path]:
-        """Folders that a process holds at this moment; for a worker: it reads files."""
-        known = run_registry.known_runs(self._places)
-        return [run.path for run in known if not run.gone and run_folder.is_held(run.path)]
+        """Folders that a process has at this moment, or is about to; for a worker: reads files."""
+        return runs.going_on(self._places)
 
     def _run(self) -> None:
         while True:
@@ -118,9 +122,11 @@ def newest_checkpoint(folder: Path) -> int | None:
 def _key(known: Known) -> _Key:
     """What changes whenever the run has something new to tell."""
     if known.gone:
-        return known.run_id, False, -1, -1
+        return known.run_id, "gone", -1, -1
+    held = run_folder.is_held(known.path)
+    process = "held" if held else "starting" if starting_runs.starting_in(known.path) else ""
     try:
         found = (known.path / "events.jsonl").stat()
-        return known.run_id, run_folder.is_held(known.path), found.st_size, found.st_mtime_ns
+        return known.run_id, process, found.st_size, found.st_mtime_ns
     except OSError:
-        return known.run_id, run_folder.is_held(known.path), -1, -1
+        return known.run_id, process, -1, -1

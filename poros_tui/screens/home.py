@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from poros.runs import RUNNING
 from poros_tui import glyphs, words
 from poros_tui.engine.run_list import UNFINISHED, Listed
 from poros_tui.screens.base import PorosScreen
@@ -120,7 +119,7 @@ class HomeScreen(PorosScreen):
     @property
     def _cut_off(self) -> Listed | None:
         """The latest run, if it ended before its last step."""
-        ended = [one for one in self._runs if one.run.state != RUNNING]
+        ended = [one for one in self._runs if not one.is_going]
         return ended[0] if ended and ended[0].run.state in UNFINISHED else None
 
     @property
@@ -148,8 +147,9 @@ class HomeScreen(PorosScreen):
     def _ways(self) -> list[Option]:
         ways = []
         first, going = next(iter(self._runs), None), self._going_on
-        if first is not None and first.run.state == RUNNING:
-            about = f"{_short(first)}, step {run_lines.progress(first)}"
+        if first is not None and first.is_going:
+            done = run_lines.progress(first)
+            about = f"{_short(first)}, {f'step {done}' if done else 'starting'}"
             ways.append(_way("running", "Watch the run that is going on", about))
         if going is not None:
             total = going.run.story.total_steps

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from poros import runs as known_runs
 from poros.errors import PorosError
-from poros.runs import GONE, RUNNING
+from poros.runs import GONE
 from poros_tui import glyphs, words
 from poros_tui.engine.run_list import UNFINISHED, Listed
 from poros_tui.screens.base import PorosScreen
@@ -172,7 +172,7 @@ class RunsScreen(PorosScreen):
         chosen = self._chosen
         if chosen is None:
             return
-        if chosen.run.state == RUNNING:
+        if chosen.is_going:
             self.notify("It is at work: stop it first, on Train.", severity="warning")
             return
         size = words.gigabytes(chosen.run.num_bytes)
@@ -256,7 +256,7 @@ class RunsScreen(PorosScreen):
 
 
 def _why_not_resumed(listed: Listed) -> str:
-    if listed.run.state == RUNNING:
+    if listed.is_going:
         return "It is at work already: Enter shows it."
     if listed.run.state == GONE:
         return "Its folder is gone."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from poros.runs import GONE, KILLED, RUNNING
+from poros.runs import GONE, KILLED, RUNNING, STARTING
 from poros_tui import glyphs, words
 from poros_tui.engine.run_list import FAILED, FINISHED, STOPPED, Listed
 
@@ -30,6 +30,7 @@ class Look:
 
 
 LOOKS = {
+    STARTING: Look("starting", "busy", "accent"),
     RUNNING: Look("training", "busy", "accent"),
     FINISHED: Look("finished", "ok", "success"),
     STOPPED: Look("stopped", "paused", "warning"),

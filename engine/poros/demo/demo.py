@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from poros import atomic, events
+from poros import atomic, events, starting_runs
 from poros.config import PorosConfig
 from poros.demo.model import demo_model_folder
 from poros.demo.outcome import outcome_of, show
@@ -60,11 +60,13 @@ def run_demo(
         )
         click.echo(lies)
         return 0
-    from poros.training.command import run_session
-
     folder = output or _free_folder(OUTPUT_DIR)
-    config = demo_config(model, folder, num_steps)
-    exit_code = run_session(config, json_lines=json_lines, samples=False)
+    starting_runs.refuse_starting(folder)
+    with starting_runs.noted(folder):
+        from poros.training.command import run_session
+
+        config = demo_config(model, folder, num_steps)
+        exit_code = run_session(config, json_lines=json_lines, samples=False)
     if exit_code == 0:
         outcome = outcome_of(folder / "events.jsonl")
         atomic.write_file(folder / OUTCOME_FILE, json.dumps(outcome.to_dict(), indent=1) + "\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from poros import events, run_registry
+from poros import events, run_registry, starting_runs
 from poros.config import PorosConfig
 from poros.config_load import dump_config
 from poros.control import Control, StopNow
@@ -144,6 +144,7 @@ class Session:
         run_registry.keep(event.run_id, folder)
         if self._handles_signals:
             write_engine_record(folder / "logs")
+            starting_runs.forget()
         self._live.device_is(torch.device(event.device.partition(" ")[0]))
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """An engine without a trainer, for tests of what is around one: words, folder, events as real.
 
 It makes a step each 20 ms, `max_steps` of them; STUB_FAULT is what goes wrong: `refused`, `failed`,
-`crash`.
+`crash`. Before it takes its folder it waits for the file STUB_WAITS_FOR.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from poros import events, run_registry
+from poros import events, run_registry, starting_runs
 from poros.cli_guard import Guard
 from poros.cli_train import train, train_options
 from poros.control import Control
@@ -41,6 +41,8 @@ def run(config):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda n, _: control.stop(signal.Signals(n).name))
     folder, fault = Path(config.output_dir), os.environ.get("STUB_FAULT", "")
+    while "STUB_WAITS_FOR" in os.environ and not Path(os.environ["STUB_WAITS_FOR"]).exists():
+        time.sleep(0.01)  # it reads its libraries
     try:
         with open_run_folder(folder, identity={}) as opened:
             logs.take(opened.logs)
@@ -69,6 +71,7 @@ def steps(config, opened, log, server, inbox, control, logs, fault):
         logs(event, log.append(event))
 
     write_engine_record(opened.logs)
+    starting_runs.forget()
     run_registry.keep(opened.run_id, opened.path)
     emit(
         events.RunStarted(
