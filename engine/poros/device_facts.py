@@ -123,6 +123,10 @@ class Card:
         others = None if ours is None else max(used - ours, 0)
         return CardMemory(used, total, others)
 
+    def heat(self) -> CardHeat:
+        """How warm it is now."""
+        return CardHeat() if self._handle is None else heat_of(self._nvml, self._handle)
+
     def _find(self, uuid: str) -> Any:
         bare = uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
         for name in (f"GPU-{bare}", f"MIG-{bare}"):

@@ -51,6 +51,9 @@ class DeviceNow:
         allocated: By tensors of this run.
         reserved: By the allocator of this run.
         others: By other processes; None: the driver does not say.
+        celsius: Its temperature; None, as of the next two: the driver does not say.
+        watts: What it draws.
+        slowed: It slows itself down, since it is hot or has too little power.
     """
 
     used: int
@@ -58,6 +61,9 @@ class DeviceNow:
     allocated: int
     reserved: int
     others: int | None
+    celsius: int | None = None
+    watts: float | None = None
+    slowed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +245,17 @@ def read_sample(record: dict[str, Any]) -> LiveSample:
     device = record.get("device")
     now = None
     if device is not None:
-        others = device["others"]
+        others, celsius = device["others"], device.get("celsius")
+        watts, slowed = device.get("watts"), device.get("slowed")
         now = DeviceNow(
             used=int(device["used"]),
             total=int(device["total"]),
             allocated=int(device["allocated"]),
             reserved=int(device["reserved"]),
             others=None if others is None else int(others),
+            celsius=None if celsius is None else int(celsius),
+            watts=None if watts is None else float(watts),
+            slowed=None if slowed is None else bool(slowed),
         )
     computing = record["computing"]
     return LiveSample(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poros.device_facts import CardHeat, heat_of, total_and_used
+from poros.device_facts import total_and_used
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,6 @@ class Machine:
         card: Its name; empty: no card that NVIDIA's driver knows.
         card_total_bytes: Of the first card that CUDA_VISIBLE_DEVICES leaves.
         card_used_bytes: By everybody.
-        card_celsius: Its temperature.
-        card_watts: What it draws.
-        card_slowed: It slows itself down, since it is hot or has too little power.
         ram_total_bytes: Of the host.
         ram_free_bytes: What programs can still get.
         disk_free_bytes: Where runs are written.
@@ -35,9 +32,6 @@ class Machine:
     ram_total_bytes: int | None = None
     ram_free_bytes: int | None = None
     disk_free_bytes: int | None = None
-    card_celsius: int | None = None
-    card_watts: float | None = None
-    card_slowed: bool | None = None
 
 
 class MachineWatch:
@@ -91,14 +85,6 @@ class _Nvml:
             return total_and_used(self._nvml, self.handle)
         return None, None
 
-    def heat(self) -> CardHeat:
-        """How warm it is."""
-        if self.handle is None:
-            return CardHeat()
-        with contextlib.suppress(Exception):
-            return heat_of(self._nvml, self.handle)
-        return CardHeat()
-
 
 def _first_card(nvml: Any, visible: str) -> Any:
     """The card that a run would take: an engine sees what CUDA_VISIBLE_DEVICES leaves."""
@@ -111,7 +97,6 @@ def _first_card(nvml: Any, visible: str) -> Any:
 def look(folder: Path, nvml: _Nvml) -> Machine:
     """One sample; takes milliseconds, more on a network disk that hangs."""
     total, used = nvml.memory()
-    heat = nvml.heat()
     ram_total = ram_free = disk = None
     with contextlib.suppress(Exception):
         import psutil
@@ -120,9 +105,7 @@ def look(folder: Path, nvml: _Nvml) -> Machine:
         ram_total, ram_free = int(memory.total), int(memory.available)
     with contextlib.suppress(OSError):
         disk = shutil.disk_usage(_there(folder)).free
-    return Machine(
-        nvml.name, total, used, ram_total, ram_free, disk, heat.celsius, heat.watts, heat.slowed
-    )
+    return Machine(nvml.name, total, used, ram_total, ram_free, disk)
 
 
 def _there(folder: Path) -> Path:

@@ -11,11 +11,8 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +24,7 @@ from poros.engine_record import ENGINE_RECORD, read_oom_kills
 from poros.errors import PorosConfigError
 from poros.event_log import last_line
 from poros.events import RunFailed, RunFinished, from_line
+from poros_tui.engine.child import Child
 from poros_tui.engine.follow import last_lines
 from poros_tui.engine.run_list import newest_checkpoint
 
@@ -223,51 +221,6 @@ class Engine:
         return tuple(lines or self.told().splitlines()[-30:])
 
 
-class Child:
-    """The process of an engine that was started here, and what it says before it has a folder."""
-
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        """Start it in a session of its own, without a terminal."""
-        # In memory and without names: a full disk loses nothing, and nothing is left behind.
-        self._stdout = os.memfd_create("engine-stdout", os.MFD_CLOEXEC)
-        self._stderr = os.memfd_create("engine-stderr", os.MFD_CLOEXEC)
-        for descriptor in (self._stdout, self._stderr):
-            weakref.finalize(self, os.close, descriptor)
-        self._process = subprocess.Popen(
-            [*PROGRAM, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=self._stdout,
-            stderr=self._stderr,
-            env=None if environ is None else dict(environ),
-            start_new_session=True,
-        )
-        self._lock = threading.Lock()
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs; 128 + the signal if one ended it."""
-        with self._lock:
-            code = self._process.poll()
-        return 128 - code if code is not None and code < 0 else code
-
-    def stderr_text(self) -> str:
-        """What it wrote to the stderr that it was started with."""
-        return _content(self._stderr)
-
-    def answer(self) -> str:
-        """The run's last event, which the process writes to its first stdout; empty: none."""
-        for line in reversed(_content(self._stdout).splitlines(keepends=True)):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                if isinstance(from_line(line), RunFinished | RunFailed):
-                    return line
-        return ""
-
-
 def start_run(
     config: Path,
     *,
@@ -290,7 +243,7 @@ def start_run(
         PorosConfigError: The config is wrong; all problems at once.
     """
     start = Start(config, tuple(settings), tuple(flags))
-    return _begun(start.folder(environ), Child(start.words, environ), start)
+    return _begun(start.folder(environ), Child([*PROGRAM, *start.words], environ), start)
 
 
 def start_engine(
@@ -303,7 +256,7 @@ def start_engine(
         words: The command line.
         environ: The child's whole environment; None: this process's.
     """
-    return _begun(folder.expanduser().absolute(), Child(words, environ))
+    return _begun(folder.expanduser().absolute(), Child([*PROGRAM, *words], environ))
 
 
 def _begun(folder: Path, child: Child, start: Start | None = None) -> Engine:
@@ -394,9 +347,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _content(descriptor: int) -> str:
-    size_bytes = os.fstat(descriptor).st_size
-    content = os.pread(descriptor, min(size_bytes, 1 << 20), max(0, size_bytes - (1 << 20)))
-    return content.decode("utf-8", "backslashreplace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,26 +12,24 @@ from textual.widgets import Static
 
 from poros_tui import glyphs
 from poros_tui.engine.followed import FollowedRun
-from poros_tui.engine.run_alerts import Alert, Surroundings, alerts_of
+from poros_tui.engine.run_alerts import Surroundings, alerts_of
 from poros_tui.engine.run_log import LogLine
 from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import PAUSED, STARTING, WAITING, RunState
 from poros_tui.screens import train_numbers
-from poros_tui.screens.train_curves import at_cursor, legend, picture_of
 from poros_tui.screens.train_ending import Told, makes_sense, told_ending
 from poros_tui.screens.train_keys import CURVE_KEYS, RUN_KEYS, CurveScreen
 from poros_tui.screens.train_orders import Orders
+from poros_tui.screens.train_panels import Panels
 from poros_tui.screens.train_start import start_lines
 from poros_tui.state import AppState
-from poros_tui.widgets.block_map import BlockMap, Blocks, passed_between, planned
+from poros_tui.widgets.block_map import BlockMap
 from poros_tui.widgets.log_pane import LogPane
 from poros_tui.widgets.panel import Panel
 from poros_tui.widgets.plot import Plot
 from poros_tui.words import safe
 
 QUIET = "$quiet"
-_AS_HIGH_AS_IT_IS = ("#alerts", "#ending-lines", "#start-lines", "#answers-lines", "#nothing")
-"""Texts that make their own room; all others have a fixed one, by the styles."""
 PAGES = ("all", "plot", "answers", "log")
 
 
@@ -53,17 +50,11 @@ class TrainScreen(CurveScreen):
         super().__init__()
         self.signs = glyphs.chosen()
         self.orders = Orders(self)
+        self.panels = Panels(self)
         self.told: Told | None = None
-        self._drawn: tuple[object, ...] = ()
         self._followed: FollowedRun | None = None
         self._since_s = 0.0
-        self._num_log_lines = 0
-        self._computed: int | None = None
-        self._answer = 0
-        self._filled: dict[str, Content] = {}
         self._offered: tuple[object, ...] = ()
-        self._away: set[str] = set()
-        self.alerts_shown: list[str] = []
         self._is_frozen = False
 
     def body(self) -> ComposeResult:
@@ -114,12 +105,11 @@ class TrainScreen(CurveScreen):
 
     def _forget(self, followed: FollowedRun | None) -> None:
         """Another run."""
-        self._followed, self.told, self._computed = followed, None, None
+        self._followed, self.told = followed, None
         self._since_s = self.shell.clock()
-        self._num_log_lines, self._answer, self._is_frozen = 0, 0, False
-        self._away.clear()
+        self._is_frozen = False
         self.view.reset()
-        self.query_one("#log-pane", LogPane).lines.clear()
+        self.panels.forget()
 
     def _show_part(self, part: str) -> None:
         """``nothing``, ``start``, ``going``, ``ended`` or ``failed``."""
@@ -132,7 +122,7 @@ class TrainScreen(CurveScreen):
             ("Start one in ", QUIET), ("5 Config", "$accent"),
             (", or open one in ", QUIET), ("8 Runs", "$accent"), (".", QUIET),
         )  # fmt: skip
-        self._fill("#nothing", text)
+        self.panels.fill("#nothing", text)
 
     def _draw(self, followed: FollowedRun, state: AppState) -> None:
         run, now_s = followed.run, self.shell.clock()
@@ -151,18 +141,18 @@ class TrainScreen(CurveScreen):
             is_going=followed.is_going and run.status != PAUSED and not run.has_ended,
         )
         around = self._around(followed, state, now_s)
-        self._draw_alerts([] if followed.is_starting else alerts_of(run, around))
+        self.panels.draw_alerts([] if followed.is_starting else alerts_of(run, around))
         if part == "start":
             panel = self.query_one("#start", Panel)
             waited_s = now_s - self._since_s
             told = RunState() if followed.is_starting else run
             width = panel.content_size.width or self.size.width - 6
             text = start_lines(told, now_s, waited_s, width, self.signs)
-            self._fill("#start-lines", text)
-        self._draw_plot(run)
-        self._draw_numbers(run, scene)
-        self._draw_blocks(run, scene)
-        self._draw_log(run)
+            self.panels.fill("#start-lines", text)
+        self.panels.draw_plot(run)
+        self.panels.draw_numbers(run, scene, followed.folder.name)
+        self.panels.draw_blocks(run, scene)
+        self.panels.draw_log(run)
         if ending is not None:
             self._draw_ending(followed)
         self._offer(followed)
@@ -183,39 +173,19 @@ class TrainScreen(CurveScreen):
         return "going"
 
     def _around(self, followed: FollowedRun, state: AppState, now_s: float) -> Surroundings:
-        machine, started, live = state.machine, followed.run.started, followed.live
-        around = Surroundings(
+        live = followed.live
+        # The run's own card, which need not be the first that is seen from here.
+        card = train_numbers.device_of(followed.run, live) if followed.is_going else None
+        return Surroundings(
             now_s=now_s,
             is_alive=followed.is_going,
-            disk_free_bytes=machine.disk_free_bytes,
+            disk_free_bytes=state.machine.disk_free_bytes,
             unwritten=live.unwritten if live is not None else "",
+            card_total_bytes=card.total if card else None,
+            card_used_bytes=card.used if card else None,
+            card_celsius=card.celsius if card else None,
+            card_slowed=card.slowed if card else None,
         )
-        if started is not None and started.device == "cpu":
-            return around  # a card is none of its business
-        return replace(
-            around,
-            card_total_bytes=machine.card_total_bytes,
-            card_used_bytes=machine.card_used_bytes,
-            card_celsius=machine.card_celsius,
-            card_slowed=machine.card_slowed,
-        )
-
-    def _draw_alerts(self, alerts: list[Alert]) -> None:
-        codes = {alert.code for alert in alerts}
-        self._away &= codes
-        shown = [alert for alert in alerts if alert.code not in self._away][:2]
-        lines = []
-        for alert in shown:
-            sign = self.signs.error if alert.level == "error" else self.signs.warn
-            line = Content.assemble(
-                (f"{sign} {alert.says} ", f"bold ${alert.level}"),
-                (alert.advice, QUIET),
-            )
-            lines.append(line.truncate(max(20, self.size.width - 8), ellipsis=True))
-        bar = self.query_one("#alerts", Static)
-        bar.set_class(bool(lines), "-shown")
-        self._fill("#alerts", Content("\n").join(lines))
-        self.alerts_shown = [alert.code for alert in shown]
 
     def _draw_ending(self, followed: FollowedRun) -> None:
         ending = followed.ending
@@ -233,81 +203,7 @@ class TrainScreen(CurveScreen):
         ]
         panel.set_class(self.told.kind == "failed", "-bad")
         panel.set_class(self.told.kind == "finished", "-good")
-        self._fill("#ending-lines", self.told.text)
-
-    def _draw_plot(self, run: RunState) -> None:
-        plot, panel = self.query_one("#plot", Plot), self.query_one("#loss", Panel)
-        key = (run.version, run.step, self.view, repr(self.view))
-        if key != self._drawn:
-            self._drawn = key
-            plot.show(picture_of(run, self.view, self.signs))
-        panel.border_title = self.view.quantity.capitalize()
-        panel.border_subtitle = at_cursor(run, self.view) or legend(run, self.view, self.signs)
-
-    def _draw_numbers(self, run: RunState, scene: train_numbers.Scene) -> None:
-        is_short = self.has_class("-narrow")
-        lines = train_numbers.short_run_lines if is_short else train_numbers.run_lines
-        panel = self.query_one("#run", Panel)
-        panel.border_title = self._title(run)
-        self._fill("#run-lines", lines(run, scene, panel.content_size.width))
-        width = self.query_one("#memory", Panel).content_size.width
-        short = self.has_class("-short")
-        self._fill("#memory-lines", train_numbers.memory_lines(run, scene, width, short=short))
-        box = self.query_one("#answer", Panel)
-        answers = list(run.answers.values())
-        if answers:
-            index = self._answer % len(answers)
-            box.border_subtitle = f"{index + 1} of {len(answers)}" if len(answers) > 1 else ""
-            when = f"Heard at step {answers[index].step:,}" if answers[index].now else "Before"
-            box.border_title = when
-        size = box.content_size
-        self._fill(
-            "#answer-lines",
-            train_numbers.answer_lines(answers, self._answer, size.width, size.height),
-        )
-        if self.has_class("-page-answers"):
-            self._fill("#answers-lines", train_numbers.all_answers(run, self.size.width - 6))
-
-    def _title(self, run: RunState) -> str:
-        name = self._followed.folder.name if self._followed else ""
-        return f"Run {self.signs.dot} {name}" if name and run.started else "Run"
-
-    def _draw_blocks(self, run: RunState, scene: train_numbers.Scene) -> None:
-        blocks = Blocks()
-        on_cpu = run.started is not None and run.started.device == "cpu"
-        live = scene.live
-        if live is not None and live.blocks:
-            passed = frozenset[int]()
-            if live.computing is not None:
-                passed = passed_between(
-                    self._computed, live.computing, live.direction, len(live.blocks)
-                )
-            self._computed = live.computing
-            blocks = Blocks(live.blocks, passed, live.direction, on_cpu)
-        elif run.plan is not None:
-            blocks = planned(run.plan.num_blocks, run.plan.resident, on_cpu=on_cpu)
-        self.query_one("#blocks", BlockMap).show(blocks)
-        width = self.query_one("#model", Panel).content_size.width
-        self._fill("#blocks-status", train_numbers.blocks_status(run, scene, width))
-        self._fill("#blocks-legend", train_numbers.blocks_legend(run, self.signs, width))
-
-    def _draw_log(self, run: RunState) -> None:
-        num_new = run.num_log_lines - self._num_log_lines
-        pane = self.query_one("#log-pane", LogPane).lines
-        if num_new < 0:
-            pane.clear()
-            num_new = run.num_log_lines
-        if num_new:
-            pane.add(list(run.log)[-num_new:])
-        self._num_log_lines = run.num_log_lines
-
-    def _fill(self, selector: str, content: Content) -> None:
-        """Show a text; one that is there already costs nothing, one of a fixed height little."""
-        before = self._filled.get(selector)
-        if before is not None and before.plain == content.plain and before.spans == content.spans:
-            return
-        self._filled[selector] = content
-        self.query_one(selector, Static).update(content, layout=selector in _AS_HIGH_AS_IT_IS)
+        self.panels.fill("#ending-lines", self.told.text)
 
     def redraw(self) -> None:
         """Show a change of ours without waiting for the tick."""
@@ -347,7 +243,7 @@ class TrainScreen(CurveScreen):
 
     def action_next_answer(self) -> None:
         """Another prompt."""
-        self._answer += 1
+        self.panels.next_answer()
         self.redraw()
 
     def action_freeze(self) -> None:
@@ -358,9 +254,8 @@ class TrainScreen(CurveScreen):
 
     def action_put_away(self) -> None:
         """The first notice; it comes back only when its reason does."""
-        if self.alerts_shown:
-            self._away.add(self.alerts_shown[0])
-            self.redraw()
+        self.panels.put_away()
+        self.redraw()
 
     def action_order(self, command: str) -> None:
         """Something that loses nothing."""

@@ -175,12 +175,12 @@ def _done_at(run: RunState, scene: Scene) -> Content:
     return Content.styled(f"done about {clock(scene.now_s + scene.pace.left_s)}", QUIET)
 
 
-def device_of(run: RunState, scene: Scene) -> DeviceNow | None:
-    """The card now: from the live sample, else from the last heartbeat and step."""
-    if scene.live is not None:
-        return scene.live.device
+def device_of(run: RunState, live: LiveSample | None) -> DeviceNow | None:
+    """The run's card now: from the live sample, else from the last heartbeat and step."""
+    if live is not None:
+        return live.device
     beat = run.heartbeat
-    if beat is None or not beat.device_total_bytes:
+    if _on_cpu(run) or beat is None or not beat.device_total_bytes:
         return None
     return DeviceNow(
         used=beat.device_used_bytes,
@@ -202,7 +202,7 @@ def memory_lines(run: RunState, scene: Scene, width: int, *, short: bool = False
 
 
 def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Content]:
-    device = device_of(run, scene)
+    device = device_of(run, scene.live)
     if device is None:
         told = "no card: this run trains on the CPU" if _on_cpu(run) else "card  not told yet"
         return [Content.styled(told, QUIET)]
@@ -213,7 +213,7 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
     if short and run.peak_bytes:
         used += Content.styled(f", peak {gigabytes(run.peak_bytes)}", QUIET)
     if not short and width >= _WIDE:
-        used += Content.styled(_heat(scene.machine), QUIET)
+        used += Content.styled(_heat(device), QUIET)
     parts = [(ours / device.total, "$accent"), (max(0, rest) / device.total, "$foreground 45%")]
     bar = stacked(parts, max(4, width - 5 - used.cell_length), scene.glyphs)
     plan = run.plan
@@ -234,9 +234,9 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
     ]
 
 
-def _heat(machine: Machine) -> str:
-    celsius = "" if machine.card_celsius is None else f"  {machine.card_celsius} °C"
-    return celsius + ("" if machine.card_watts is None else f"  {machine.card_watts:.0f} W")
+def _heat(device: DeviceNow) -> str:
+    celsius = "" if device.celsius is None else f"  {device.celsius} °C"
+    return celsius + ("" if device.watts is None else f"  {device.watts:.0f} W")
 
 
 def _host_lines(run: RunState, scene: Scene, width: int) -> list[Content]:

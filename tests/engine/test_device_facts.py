@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from poros.device_facts import Card, CardMemory
+from poros.device_facts import Card, CardHeat, CardMemory
 
 
 class NVMLError(Exception):
@@ -64,3 +64,37 @@ def test_what_others_have_is_told_only_where_the_driver_knows_ours(driver, expec
 def test_a_card_of_another_name_is_none():
     assert Card("GPU-1-2", Driver()).memory() is not None
     assert Card("3-4", Driver()).memory() is None
+
+
+IDLE, POWER_LIMIT, SOFT_HEAT, HARD_HEAT, BRAKE = 0x1, 0x4, 0x20, 0x40, 0x80
+TEMPERATURE, POWER = "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage"
+EVENTS = "nvmlDeviceGetCurrentClocksEventReasons"
+THROTTLE = "nvmlDeviceGetCurrentClocksThrottleReasons"
+
+
+@pytest.mark.parametrize(
+    ("known", "celsius", "watts", "slowed"),
+    [
+        ({}, None, None, None),
+        ({TEMPERATURE: 64, POWER: 171_600}, 64, 171.6, None),
+        ({TEMPERATURE: NVMLError("no sensor"), EVENTS: IDLE}, None, None, False),
+        # At its power limit is where a card that works should be.
+        ({EVENTS: POWER_LIMIT}, None, None, False),
+        ({EVENTS: POWER_LIMIT | SOFT_HEAT}, None, None, True),
+        ({THROTTLE: HARD_HEAT}, None, None, True),
+        ({THROTTLE: BRAKE}, None, None, True),
+    ],
+)
+def test_heat_is_told_as_far_as_the_driver_knows_it(known, celsius, watts, slowed):
+    driver = Driver()
+    for name, value in known.items():
+        setattr(driver, name, lambda *_, value=value: said(value))
+    heat = Card("1-2", driver).heat()
+    assert (heat.celsius, heat.watts, heat.slowed) == (celsius, watts, slowed)
+    assert Card("3-4", driver).heat() == CardHeat()  # of another card nothing is said
+
+
+def said(value):
+    if isinstance(value, Exception):
+        raise value
+    return value

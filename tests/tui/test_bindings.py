@@ -220,7 +220,7 @@ def train():
 
 
 def troubled():
-    yield Row("train.put-away", "backspace", lambda app: len(app.screen.alerts_shown), 1)
+    yield Row("train.put-away", "backspace", lambda app: len(app.screen.panels.alerts_shown), 1)
 
 
 def failed():

@@ -15,6 +15,7 @@ from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import RunState
 from poros_tui.engine.way_out import WayOut, way_out
 from poros_tui.glyphs import FANCY
+from poros_tui.screens import train_numbers
 from poros_tui.screens.train import TrainScreen
 from poros_tui.screens.train_curves import View, at_cursor, picture_of
 from poros_tui.screens.train_numbers import Scene, run_lines
@@ -292,14 +293,41 @@ def test_a_run_on_the_processor_hears_nothing_of_a_card():
     assert "using the processor or the disk" in told_of(made)
     run = RunState()
     run.take_lines(made.lines)
-    screen = TrainScreen()
-    around = screen._around(SimpleNamespace(run=run, is_going=True, live=None), app_state(), 0.0)
+    around = around_of(run)
     assert around.card_total_bytes is None
     assert around.disk_free_bytes == MACHINE.disk_free_bytes
 
 
-def app_state():
-    return AppState(machine=dataclasses.replace(MACHINE, card_celsius=95))
+def scene_of(run, live=None):
+    return Scene(
+        now_s=NOW, glyphs=FANCY, pace=pace_of(run), machine=MACHINE, live=live, weight=0.0,
+        is_going=True,
+    )  # fmt: skip
+
+
+def around_of(run, live=None):
+    followed = SimpleNamespace(run=run, is_going=True, live=live)
+    return TrainScreen()._around(followed, AppState(machine=MACHINE), 0.0)
+
+
+def test_the_card_that_is_told_of_is_the_runs_own():
+    # Another one than the app's first, as by `device: cuda:1`.
+    device = dataclasses.replace(
+        scenes.sample().device, total=100, used=97, celsius=91, watts=300.0
+    )
+    live = dataclasses.replace(scenes.sample(), device=device)
+    made = made_runs.trained(100)
+    run = RunState()
+    run.take_lines(made.lines)
+    around = around_of(run, live)
+    assert (around.card_used_bytes, around.card_total_bytes) == (97, 100)
+    assert [alert.code for alert in alerts_of(run, around)][:2] == ["near-cap", "hot"]
+    told = train_numbers.memory_lines(run, scene_of(run, live), 80).plain
+    assert "91 °C  300 W" in told
+    # Who doesn't watch knows the memory of the last heartbeat, and no heat.
+    around = around_of(run)
+    assert around.card_total_bytes == run.heartbeat.device_total_bytes
+    assert around.card_celsius is None
 
 
 def test_an_engine_that_cannot_write_is_not_told_as_silent():
@@ -353,10 +381,6 @@ def test_the_loss_of_before_the_training_is_not_called_its_best():
     made.tell(made_runs.step_event(1, 40, random.Random(1)))
     run = RunState()
     run.take_lines(made.lines)
-    scene = Scene(
-        now_s=NOW, glyphs=FANCY, pace=pace_of(run), machine=MACHINE, live=None, weight=0.0,
-        is_going=True,
-    )  # fmt: skip
-    told = run_lines(run, scene, 50).plain
+    told = run_lines(run, scene_of(run), 50).plain
     assert "before training" in told
     assert "best" not in told

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from poros.device_facts import Card, CardMemory
+from poros.device_facts import Card, CardHeat, CardMemory
 from poros.events import Heartbeat
 from poros.streaming.block_manager import BlockManager
 from poros.training.telemetry import host_rss_bytes
@@ -74,12 +74,16 @@ class Live:
         memory = self._memory()
         if memory is None:
             return None
+        heat = self._card.heat() if self._card is not None else CardHeat()
         return {
             "used": memory.used_bytes,
             "total": memory.total_bytes,
             "allocated": self._allocated_bytes(),
             "reserved": self._reserved_bytes(),
             "others": memory.others_bytes,
+            "celsius": heat.celsius,
+            "watts": heat.watts,
+            "slowed": heat.slowed,
         }
 
     def _memory(self) -> CardMemory | None:

@@ -67,7 +67,7 @@ def _time_of(line: str) -> float:
 def app_with(run: TellRun) -> PorosApp:
     """An app that follows it."""
     used = run.live.device.used if run.live and run.live.device else MACHINE.card_used_bytes
-    app = app_of(machine=replace(MACHINE, card_used_bytes=used, card_celsius=64, card_watts=172.0))
+    app = app_of(machine=replace(MACHINE, card_used_bytes=used))
     app.state.followed = run  # type: ignore[assignment]
     app.state.update(model="Qwen/Qwen2.5-7B-Instruct", data="harbour.jsonl", run_folder=run.folder)
     return app
@@ -84,6 +84,7 @@ def sample(computing: int = 15, direction: str = "backward") -> LiveSample:
     device = DeviceNow(
         used=int(8.1 * GB), total=MACHINE.card_total_bytes, allocated=int(5.9 * GB),
         reserved=int(6.6 * GB), others=int(1.5 * GB),
+        celsius=64, watts=172.0, slowed=False,
     )  # fmt: skip
     return LiveSample(412, "train", "".join(states), direction, computing, int(7.4 * GB), device)
 
