@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +7,7 @@ from hypothesis import strategies as st
 
 from poros.config import ALIASES, PorosConfig, field_schemas, json_schema, require_dataset
 from poros.errors import PorosConfigError
+from tests.engine.config_lines import lines_from
 
 
 def refusal(**values: object) -> list[str]:
@@ -147,15 +147,6 @@ def test_the_json_schema_is_json():
     schema = json.loads(json.dumps(json_schema(), allow_nan=False))
     assert schema["additionalProperties"] is False
     assert schema["properties"].keys() == PorosConfig.model_fields.keys() | ALIASES.keys()
-
-
-def lines_from(call: Callable[[], object]) -> list[str]:
-    """The lines of the config error that a call raises; any other exception passes through."""
-    try:
-        call()
-    except PorosConfigError as error:
-        return error.lines()
-    return []
 
 
 wrong_values = st.one_of(

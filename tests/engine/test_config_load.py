@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +8,7 @@ from poros.config import PorosConfig, json_schema
 from poros.config_load import dump_config, load_config
 from poros.config_yaml import parse_document
 from poros.errors import PorosConfigError
+from tests.engine.config_lines import lines_from
 
 
 @pytest.fixture
@@ -134,15 +134,6 @@ def test_wrong_settings_and_variables_are_named():
     assert "--set samples" in text
     assert "unknown variable POROS_CACH, environment -> did you mean POROS_CACHE?" in text
     assert len(lines) == 7
-
-
-def lines_from(call: Callable[[], object]) -> list[str]:
-    """The lines of the config error that a call raises; any other exception passes through."""
-    try:
-        call()
-    except PorosConfigError as error:
-        return error.lines()
-    return []
 
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +6,7 @@ from hypothesis import strategies as st
 
 from poros.config_yaml import MAX_BYTES, parse_document, read_document, scalar_value
 from poros.errors import PorosConfigError
+from tests.engine.config_lines import lines_from
 
 
 def refusal(text: str) -> str:
@@ -109,15 +109,6 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         read_document(tmp_path / "none.yaml")
     with pytest.raises(PorosConfigError, match="is a folder"):
         read_document(tmp_path)
-
-
-def lines_from(call: Callable[[], object]) -> list[str]:
-    """The lines of the config error that a call raises; any other exception passes through."""
-    try:
-        call()
-    except PorosConfigError as error:
-        return error.lines()
-    return []
 
 
 yaml_like = st.text(

@@ -77,14 +77,10 @@ def _trained(home: Path, wanted: argparse.Namespace) -> Iterator[LiveRun]:
     settings = tiny_settings(Path(model), home) | {"max_steps": 10**6, "save_steps": 10**6}
     rows = [{"prompt": f"what is {i:02}?", "completion": f"it is {i:04}."} for i in range(20)]
     Path(settings["dataset"]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = LiveRun(home / "train.yaml", settings | {"nf4_cache": str(home / "nf4")})
-    try:
-        run.start()
-        run.wait_until_it_steps()
+    settings["nf4_cache"] = str(home / "nf4")
+    with LiveRun.at_work(home / "train.yaml", settings) as run:
         time.sleep(3)
         yield run
-    finally:
-        run.kill()
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from poros.events import CommandAcknowledged, RunStarted, StepFinished
 from poros_tui.engine.commands import order_later
@@ -47,6 +48,18 @@ class LiveRun:
         self._follower = Follower(self.folder / "events.jsonl")
         self._own: Engine | None = None
         self._num_steps, self._was_told = 0, False
+
+    @classmethod
+    @contextmanager
+    def at_work(cls, config: Path, settings: dict[str, Any]) -> Iterator[Self]:
+        """One that makes steps, until the context ends."""
+        run = cls(config, settings)
+        try:
+            run.start()
+            run.wait_until_it_steps()
+            yield run
+        finally:
+            run.kill()
 
     @property
     def engine(self) -> Engine:

@@ -34,11 +34,8 @@ def run(small_disk, monkeypatch):
     monkeypatch.setattr(process, "PROGRAM", STUB)
     monkeypatch.chdir(small_disk)
     settings = {"dataset": "d", "output_dir": str(small_disk / "run"), "max_steps": 10**6}
-    made = LiveRun(small_disk / "train.yaml", settings)
-    made.start()
-    made.wait_until_it_steps()
-    yield made
-    made.kill()
+    with LiveRun.at_work(small_disk / "train.yaml", settings) as run:
+        yield run
 
 
 TOLD = "can't write what it does: disk full"

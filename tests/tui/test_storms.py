@@ -172,11 +172,8 @@ def stub_run(home, monkeypatch):
     monkeypatch.setattr(process, "PROGRAM", STUB)
     (home / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 20)
     settings = {"dataset": "data.jsonl", "output_dir": str(home / "run"), "max_steps": 10**6}
-    run = LiveRun(home / "train.yaml", settings)
-    run.start()
-    run.wait_until_it_steps()
-    yield run
-    run.kill()
+    with LiveRun.at_work(home / "train.yaml", settings) as run:
+        yield run
 
 
 def test_scripts_of_keys_and_sizes_harm_neither_app_nor_run(home, stub_run):
@@ -191,13 +188,11 @@ def real_run(home):
     from tests.engine.training.tiny_run import tiny_settings, write_chat_model
 
     settings = tiny_settings(write_chat_model(home / "model"), home)
-    run = LiveRun(home / "train.yaml", settings | {"max_steps": 10**6, "save_steps": 10**6})
+    settings |= {"max_steps": 10**6, "save_steps": 10**6}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POROS_FAILPOINT", "train.step:sleep=0.2")  # leave the processor to the app
-        run.start()
-        run.wait_until_it_steps()
-        yield run
-        run.kill()
+        with LiveRun.at_work(home / "train.yaml", settings) as run:
+            yield run
 
 
 @pytest.mark.long

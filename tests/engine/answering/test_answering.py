@@ -28,25 +28,11 @@ from poros.errors import (
     PorosOOMError,
 )
 from tests.engine.data.tiny_tokenizers import tiny_tokenizer
-from tests.engine.export.adapters import write_adapter, write_base
+from tests.engine.export.adapters import silent, write_adapter
 from tests.engine.loading.tiny_models import CPU, stock_4bit
 
 QUESTION = "Who are you?"
 SHORT = Sampling(max_new_tokens=6)
-
-
-def silent(event: object) -> None:
-    del event
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("base") / "base", tie_word_embeddings=False)
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
-    return write_adapter(tmp_path_factory.mktemp("adapter") / "adapter", base)
 
 
 @pytest.fixture(scope="module")

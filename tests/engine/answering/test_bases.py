@@ -14,21 +14,7 @@ from poros.answering.load import _settings, load_speaker
 from poros.answering.speaker import Sampling
 from poros.errors import PorosHubError, PorosModelError
 from tests.engine.command_line import poros_here
-from tests.engine.export.adapters import write_adapter, write_base
-
-
-def silent(event: object) -> None:
-    del event
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("base") / "base", tie_word_embeddings=False)
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
-    return write_adapter(tmp_path_factory.mktemp("adapter") / "adapter", base)
+from tests.engine.export.adapters import silent, write_adapter, write_base
 
 
 @pytest.fixture(autouse=True)

@@ -70,3 +70,8 @@ def logits(model: Any, ids_BT: Tensor) -> Tensor:
     """Of a forward without gradients."""
     with torch.no_grad():
         return model(input_ids=ids_BT).logits.float()
+
+
+def silent(event: object) -> None:
+    """Listen to nothing."""
+    del event

@@ -30,6 +30,7 @@ from tests.engine.export.adapters import (
     adapted_fp32,
     logits,
     open_fp32,
+    silent,
     write_adapter,
     write_base,
 )
@@ -47,10 +48,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
     return write_adapter(tmp_path_factory.mktemp("adapter") / "adapter", base)
-
-
-def silent(event: object) -> None:
-    del event
 
 
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
