@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
@@ -30,6 +31,7 @@ from poros_tui.run_control import RunControl
 from poros_tui.screens.base import MODES, PorosScreen
 from poros_tui.widgets.header import Summary, summary_of
 from poros_tui.widgets.help_panel import HelpDialog
+from poros_tui.widgets.key_turns import KeyTurns
 from poros_tui.widgets.mode_bar import ModeBar
 from poros_tui.widgets.steady import Palette
 
@@ -123,6 +125,7 @@ class PorosApp(App[int]):
         self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
         self.last_words = ""
         self._is_ending = False
+        self._key_turns = KeyTurns(self, super().on_event)
         self._draft: Draft | None = None
         self.crash: Exception | None = None
 
@@ -149,6 +152,13 @@ class PorosApp(App[int]):
         is_there = shown is not None and (shown.is_dir() or starting_in(shown) is not None)
         if self.state.followed is None and is_there:
             self.runs.follow(shown)
+
+    async def on_event(self, event: events.Event) -> None:
+        """A key waits until the one before is done; all else is Textual's."""
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            await self._key_turns.take(event)
+        else:
+            await super().on_event(event)
 
     def action_command_palette(self) -> None:
         """Every action, found by typing."""
@@ -195,6 +205,7 @@ class PorosApp(App[int]):
 
     async def tick(self) -> None:
         """What is new reaches the shown screen."""
+        await self._key_turns.tick()
         self.state.machine = self._watch.latest
         if self.state.followed is not None:
             self.state.followed.tick()

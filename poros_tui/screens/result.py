@@ -114,7 +114,7 @@ class ResultScreen(PorosScreen):
         for other in PANES:
             self.set_class(other == name, f"-{other}")
         if name == "talk":
-            self.query_one("#question", Input).focus()
+            self.set_focus(self.query_one("#question", Input))
         else:
             self.set_focus(None)
         self._show()
