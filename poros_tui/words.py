@@ -6,6 +6,8 @@ import math
 import time
 from pathlib import Path
 
+_LEAST_HEAD = 4
+
 
 def gigabytes(num_bytes: float) -> str:
     """A size in powers of ten: ``1.9 GB``, ``38 MB``; what is there is never told as 0.0 GB."""
@@ -65,11 +67,17 @@ def short_path(path: Path | str, room: int = 0) -> str:
 
 
 def shortened(text: str, room: int, dots: str = "…") -> str:
-    """At most ``room`` characters; the middle goes, since both ends tell names apart."""
+    """At most ``room`` characters; the middle goes, since both ends tell names apart.
+
+    The last name of a path stays whole where it can; little of a beginning tells nothing.
+    """
     if len(text) <= room:
         return text
     kept = max(0, room - len(dots))
-    tail = kept * 2 // 3
+    name = len(text) - text.rfind("/") if "/" in text else 0
+    tail = max(kept * 2 // 3, name if name <= kept else 0)
+    if kept - tail < _LEAST_HEAD and tail == name:
+        return dots + text[-name:]
     return (text[: kept - tail] + dots + (text[-tail:] if tail else ""))[: max(0, room)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -50,6 +51,7 @@ class PorosScreen(SteadyScreen[None]):
         HELP: What `?` says where the focused widget says nothing of its own.
         PARTS: Its widgets whose keys are commands of the screen too.
         LAYOUT_STYLE: ``scroll``: the body scrolls as a whole; ``fill``: it fills the window.
+        key_names: What the footer calls keys that do something else now, by their actions.
     """
 
     # Textual's choice when a dialog closes over no focus would be the first field: the next key is
@@ -59,7 +61,8 @@ class PorosScreen(SteadyScreen[None]):
     PARTS: ClassVar[tuple[type[Widget], ...]] = ()
     LAYOUT_STYLE: ClassVar[str] = "scroll"
 
-    _idle: frozenset[str] = frozenset()
+    key_names: Mapping[str, str] = {}
+    _keys_told: tuple[frozenset[str], Mapping[str, str]] = (frozenset(), {})
     is_built = False
     """All of it is mounted; before that no tick comes."""
     _fitted: Size | None = None
@@ -87,7 +90,7 @@ class PorosScreen(SteadyScreen[None]):
         with VerticalScroll(id="body", classes=f"-{self.LAYOUT_STYLE}", can_focus=False):
             yield from self.body()
         yield Static(TOO_SMALL, id="too-small")
-        yield KeyLine(lambda: self.idle_actions)
+        yield KeyLine(lambda: self.idle_actions, lambda: self.key_names)
 
     def body(self) -> ComposeResult:
         """What stands between mode bar and footer."""
@@ -130,8 +133,9 @@ class PorosScreen(SteadyScreen[None]):
         self.query_one(Header).show(self.shell.summary())
         self.query_one(ModeBar).show(self.state.done)
         self.on_tick(self.state)
-        if self.idle_actions != self._idle:
-            self._idle = self.idle_actions
+        told = (self.idle_actions, self.key_names)
+        if told != self._keys_told:
+            self._keys_told = told
             self.refresh_bindings()
 
     @property

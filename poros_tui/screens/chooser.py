@@ -17,6 +17,7 @@ from poros_tui.screens.verdict import Verdict, VerdictLine
 from poros_tui.state import AppState
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.facts import Fact, Facts
+from poros_tui.widgets.field import Field
 from poros_tui.widgets.path_dialog import Found, PathDialog
 
 Record = Mapping[str, Any]
@@ -86,7 +87,7 @@ class ChooserScreen(PorosScreen):
         name = self.mode_name
         with Horizontal(classes="chooser-line"):
             yield Static(str(self.TITLE), classes="chooser-label")
-            yield Input(placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True)
+            yield Field(placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True)
         yield VerdictLine(id=f"{name}-verdict")
         with Container(id=f"{name}-choose", classes="chooser-list"):
             yield from self.choices()

@@ -126,6 +126,12 @@ class ConfigScreen(PorosScreen):
         """Wide windows have room for more words."""
         self.show_all()
 
+    @property
+    def idle_actions(self) -> frozenset[str]:
+        """Nothing to mend."""
+        is_wrong = self.checked.problems or self.found.refusal
+        return frozenset() if is_wrong else frozenset({"mend"})
+
     def show_all(self) -> None:
         """Everything that hangs on the entries."""
         self.checked = self.wizard.check()
@@ -363,7 +369,8 @@ class ConfigScreen(PorosScreen):
         problems = self.checked.problems
         self.query_one("#problems-panel").display = bool(problems)
         self.query_one("#problems", Static).update(config_told.problem_lines(problems, "f7"))
-        self.query_one("#verdict", Static).update(self._verdict().content())
+        verdict = config_told.STARTING if self.starter.is_starting else self._verdict()
+        self.query_one("#verdict", Static).update(verdict.content())
 
     def _cut(self) -> str:
         return config_told.cut_told(self.draft.known_lengths, self.checked.config)

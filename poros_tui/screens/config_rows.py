@@ -15,9 +15,10 @@ from poros_tui import glyphs
 from poros_tui.screens.config_form import FieldForm
 from poros_tui.terms import explained
 from poros_tui.widgets.choice import Choice
+from poros_tui.widgets.field import Field
 
 
-class _Name(Input):
+class _Name(Field):
     """A model or data; an empty one leaves number keys to the screens that they stand for."""
 
     async def _on_key(self, event: events.Key) -> None:
@@ -78,7 +79,7 @@ class Row(Horizontal):
             self._entry = Choice(words, text)
         else:
             # A key that was meant for another screen must not replace what stands there.
-            kind = _Name if key in ("model_name_or_path", "dataset") else Input
+            kind = _Name if key in ("model_name_or_path", "dataset") else Field
             self._entry = kind(text, placeholder=placeholder, compact=True, select_on_focus=False)
             self._entry.cursor_blink = False
 

@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 
 class Starter:
-    """One start at a time."""
+    """One start at a time.
+
+    Attributes:
+        is_starting: One is under way.
+    """
 
     def __init__(self, screen: ConfigScreen) -> None:
         """Nothing is started."""
         self._screen = screen
-        self._is_starting = False
+        self.is_starting = False
 
     def start(self) -> None:
         """Begin; returns at once. Nothing while another start is under way."""
         config = self._screen.checked.config
-        if config is not None and not self._is_starting:
-            self._is_starting = True
+        if config is not None and not self.is_starting:
+            self.is_starting = True
+            self._screen.show_all()
             self._screen.run_worker(self._start(config.model_dump()))
 
     async def _start(self, settings: dict[str, Any]) -> None:
@@ -44,7 +49,9 @@ class Starter:
                 f"{told}{where}", title="It could not be started", severity="error", markup=False
             )
         finally:
-            self._is_starting = False
+            self.is_starting = False
+            if screen.is_running and screen.app.is_running:
+                screen.show_all()
 
 
 def written_beside(settings: dict[str, Any]) -> Path:

@@ -40,6 +40,9 @@ class Verdict:
         return Content.assemble((f"{sign} ", f"bold {colour}"), (self.told, colour))
 
 
+STARTING = Verdict("busy", "the run is being started")
+
+
 def verdict(
     found: Cost, problems: Sequence[Problem], computer: Computer, why_not: str, unchecked: str = ""
 ) -> Verdict:

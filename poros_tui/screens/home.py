@@ -82,6 +82,7 @@ class HomeScreen(PorosScreen):
         drawn = (self.shell.runs.list.version, room, minute, self.shell.runs.list.was_read)
         if room and drawn != self._drawn:
             self._drawn, self._runs = drawn, runs[:_MOST_RECENT]
+            self.key_names = {} if self._going_on else {"choose('resume')": "Begin anew"}
             self._draw(room)
 
     def action_choose(self, way: str) -> None:

@@ -107,7 +107,9 @@ class ResultScreen(PorosScreen):
                 self._index = 0
             self._shown = latest
             self._show()
-        self.query_one(ChatPane).tick()
+        chat = self.query_one(ChatPane)
+        chat.tick()
+        self.key_names = {} if chat.is_answering else {"back": "Leave field"}
 
     def action_pane(self, name: str) -> None:
         """Show a pane, in small windows instead of the others; the keyboard goes there."""

@@ -12,6 +12,8 @@ from poros_tui.screens.result_jobs import Told
 
 _KINDS = {"finished": "ok", "running": "busy", "stopped": "warn", "failed": "error"}
 _COLOURS = {"ok": "$success", "busy": "$accent", "warn": "$warning", "error": "$error"}
+_LOWER = "A lower loss is better"
+_HELD_OUT = "; the held-out one is of rows that were not trained on"
 NOTHING = "No run is chosen yet. Train first, or choose one on 8 Runs."
 
 
@@ -36,6 +38,9 @@ def overview(found: Outcome | None, folder: Path | None, width: int) -> Content:
         room = max(0, width - name_width - value_width - 4)
         line = ((f"{name:<{name_width}}  ", "$secondary"), f"{value:>{value_width}}  ")
         lines.append(Content.assemble(*line, (_cut(note, room), "$secondary")))
+    if found.state == "finished":
+        held_out = _HELD_OUT if any(name == "held-out loss" for name, _, _ in found.tiles) else ""
+        lines += [Content(""), Content.styled(f"{_LOWER}{held_out}.", "$secondary")]
     signs = glyphs.chosen()
     lines += [
         Content.assemble((f"{signs.warn} ", "$warning"), (note, "$secondary"))
@@ -51,7 +56,7 @@ def sample(found: Outcome | None, index: int) -> Content:
         return Content.styled(told if found is not None else "", "$secondary")
     each = found.asked[index % len(found.asked)]
     signs = glyphs.chosen()
-    is_open = found.state == "running" and not each.after
+    is_open = found.state != "finished" and not each.after
     count = f"{index % len(found.asked) + 1} of {len(found.asked)}   "
     lines = [
         Content.assemble((count, "$secondary"), (f"{signs.previous} {signs.next}", "$accent")),

@@ -17,7 +17,7 @@ from poros_tui.engine.run_log import LogLine
 from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import PAUSED, STARTING, WAITING, RunState
 from poros_tui.screens import train_numbers
-from poros_tui.screens.train_ending import Told, makes_sense, told_ending
+from poros_tui.screens.train_ending import Told, makes_sense, restart_word, told_ending
 from poros_tui.screens.train_keys import CURVE_KEYS, RUN_KEYS, CurveScreen
 from poros_tui.screens.train_orders import Orders
 from poros_tui.screens.train_panels import Panels
@@ -159,6 +159,7 @@ class TrainScreen(CurveScreen):
 
     def _offer(self, followed: FollowedRun) -> None:
         """The footer follows what can be done; it is costly to make."""
+        self.key_names = {"resume": restart_word(followed.run)}
         offered = (followed.is_going, self.told and (self.told.kind, self.told.way_out))
         if offered != self._offered:
             self._offered = offered

@@ -147,8 +147,13 @@ def _saved_line(run: RunState) -> Content:
     return Content.styled(told, SECOND)
 
 
+def restart_word(run: RunState) -> str:
+    """What starting it again comes to."""
+    return "Go on" if run.saved_step is not None else "Begin anew" if run.started else "Try again"
+
+
 def _choices(found: WayOut, run: RunState) -> Content:
-    again = "Go on" if run.saved_step is not None else "Begin anew" if run.started else "Try again"
+    again = restart_word(run)
     if not found.settings:
         change = _key("5", "Change it in Config") if run.started is None else Content("")
         return _key("r", again) + change

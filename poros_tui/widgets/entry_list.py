@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from poros_tui import glyphs
-from poros_tui.words import safe
+from poros_tui.words import safe, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class EntryList(ScrollView, can_focus=True):
         note = f" {entry.note}" if entry.note else ""
         room = width - 3 - len(note) - 1
         title_room = min(self._title_width, room) if entry.value else room
-        title = _fitted(entry.title, title_room)
+        title = shortened(safe(entry.title), title_room, glyphs.chosen().dots)
         value = _fitted(f" {entry.value}", room - title_room) if entry.value else ""
         left = styled(f" {entry.glyph or ' '} ", f"${entry.colour}")
         left += Content(f"{title:<{title_room}}") + styled(value, "$secondary")

@@ -90,7 +90,7 @@ class Header(Widget):
         spare = room - left.cell_length - len(right)
         about = self._summary.about
         if about and spare > 14:
-            shown = about if len(about) <= spare - 6 else about[: spare - 7] + "…"
+            shown = words.shortened(about, spare - 6, glyphs.chosen().dots)
             left += Content.styled(f"   {shown}", "$quiet")
         gap = max(1, room - left.cell_length - len(right))
         return left + Content(" " * gap) + Content.styled(right, "$secondary")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.widgets import Footer
@@ -18,10 +18,15 @@ _GAPS = 3
 class KeyLine(Footer):
     """A footer that cuts no key: one without room, or that does nothing now, is left out."""
 
-    def __init__(self, idle: Callable[[], frozenset[str]]) -> None:
-        """``idle``: the actions that would do nothing now."""
+    def __init__(
+        self, idle: Callable[[], frozenset[str]], names: Callable[[], Mapping[str, str]]
+    ) -> None:
+        """``idle``: the actions that would do nothing now; ``names``: those that do something else.
+
+        The names are what the line calls them now, in place of what their bindings do.
+        """
         super().__init__(show_command_palette=False)  # it is a key like the others
-        self._idle = idle
+        self._idle, self._names = idle, names
         self._room = 0
 
     def compose(self) -> ComposeResult:
@@ -29,6 +34,9 @@ class KeyLine(Footer):
         self._room = self.app.size.width
         keys = [key for key in super().compose() if isinstance(key, FooterKey)]
         useful = [key for key in keys if key.action not in self._idle()]
+        names = self._names()
+        for key in useful:
+            key.description = names.get(key.action, key.description)
         yield from fitting(useful, self._room)
 
     def on_resize(self) -> None:

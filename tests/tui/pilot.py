@@ -9,6 +9,7 @@ from typing import Any
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
+from textual.widgets._footer import FooterKey
 
 from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine, MachineWatch
@@ -146,3 +147,8 @@ async def at(app: PorosApp, pilot: Pilot[Any], mode: str) -> None:
     await pilot.pause()
     await app.tick()
     await pilot.pause()
+
+
+def footer(app: PorosApp) -> dict[str, str]:
+    """What the last line calls each of its keys, by action."""
+    return {key.action: key.description for key in app.screen.query(FooterKey)}

@@ -26,6 +26,7 @@ from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
 from tests.tui.config_fixtures import DATA, MODEL, known, wizard_app
 from tests.tui.pilot import StandingLookup, app_of, piloted
+from tests.tui.result_fixtures import until
 from tests.tui.scenes.config import small_card
 
 
@@ -66,6 +67,7 @@ async def test_enters_that_come_at_once_skip_no_question(app: PorosApp, pilot: A
     row_of(screen, "model_name_or_path").take_keyboard()
     await pilot.pause()
     await pilot.press("enter")
+    await until(app, pilot, lambda: screen._key == "dataset")
     row = row_of(screen, "dataset")
     for _ in range(3):
         row.post_message(Row.Done(row))

@@ -27,6 +27,7 @@ GARBAGE = re.compile(r"Traceback|\x1b|\[\??[\d;]+[a-zA-Z]")
 """What no screen shows: an exception of Python's, a piece of an escape code."""
 NO_NETWORK = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")}
 A_RUN_S = 2400.0
+at_both_sizes = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x45"])
 
 
 class Walk:
@@ -101,7 +102,7 @@ def walked(home: Path, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x45"])
+@at_both_sizes
 def test_enter_through_the_defaults_trains_talks_and_exports(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
@@ -110,7 +111,8 @@ def test_enter_through_the_defaults_trains_talks_and_exports(
 
 
 @pytest.mark.timeout(7200)
-def test_the_demo_s_own_model_goes_the_same_way(tmp_path: Path) -> None:
+@at_both_sizes
+def test_the_demo_s_own_model_goes_the_same_way(tmp_path: Path, size: tuple[int, int]) -> None:
     cached = demo_model_folder(lambda event: None)
     shutil.copytree(cached, tmp_path / "cache" / "models" / MODEL_FOLDER, copy_function=os.link)
-    walked(tmp_path, SMALL)
+    walked(tmp_path, size)

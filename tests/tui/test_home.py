@@ -4,7 +4,7 @@ from textual.widgets import OptionList, Static
 
 from poros_tui.screens.home import HomeScreen
 from tests.tui.listed_runs import EACH_STATE, HOUR, StandingRuns, listed
-from tests.tui.pilot import app_of, at, piloted
+from tests.tui.pilot import app_of, at, footer, piloted
 
 
 def ways(app):
@@ -70,6 +70,7 @@ async def test_the_first_run_appears_where_there_was_none(app, pilot):
 
 @piloted(make=lambda: app_of(runs=StandingRuns(listed("cut", "killed", 20, 40))))
 async def test_a_run_without_checkpoint_is_said_to_begin_again(app, pilot):
+    assert footer(app)["choose('resume')"] == "Begin anew"
     await pilot.press("g")
     await pilot.pause()
     assert app.screen.query_one(".dialog-title", Static).render().plain == "Begin cut anew?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,24 @@ from poros.events import (
 )
 from poros_tui.app import PorosApp
 from poros_tui.engine.tasks import Result
+from poros_tui.screens import result_told
 from poros_tui.screens.config_preview import PathDialog
 from poros_tui.screens.result import ResultScreen
 from poros_tui.screens.result_chat import ChatPane
-from poros_tui.screens.result_facts import ADAPTER_FILE, OutcomeReader, read_outcome
+from poros_tui.screens.result_facts import ADAPTER_FILE, Asked, OutcomeReader, read_outcome
 from poros_tui.screens.result_jobs import Job, exported
-from tests.tui.pilot import piloted
-from tests.tui.result_fixtures import END, FAILED, result_app, said, shown, talks, until, write_run
+from tests.tui.pilot import footer, piloted
+from tests.tui.result_fixtures import (
+    END,
+    FAILED,
+    FINISHED,
+    result_app,
+    said,
+    shown,
+    talks,
+    until,
+    write_run,
+)
 
 
 def told_events(folder: Path) -> list[str]:
@@ -135,8 +147,10 @@ async def test_a_question_is_answered_word_by_word(app: PorosApp, pilot: Any) ->
     assert [str(one.content) for one in screen.query(".said").results(Static)] == [
         "Who", "Aye, the keeper.",
     ]  # fmt: skip
+    assert footer(app)["back"] == "Leave field"
     await pilot.press("ctrl+t", "x", "enter")
     await until(app, pilot, lambda: {"say": "x", "compare": True} in talker.sent)
+    await until(app, pilot, lambda: footer(app).get("back") == "Stop")
     await pilot.press("escape")
     await until(app, pilot, lambda: {"stop": True} in talker.sent)
     assert app.focused is screen.query_one("#question", Input)
@@ -236,7 +250,14 @@ async def test_a_failed_run_says_so_and_its_checkpoint_can_be_used(
     assert "lower learning_rate" in text_of(screen, "overview-text")
     assert "last checkpoint" in text_of(screen, "use-text")
     assert "samples" in text_of(screen, "sample")
+    asked = (Asked("Who?", "A model."),)
+    assert "after  (not yet)" in result_told.sample(replace(FAILED, asked=asked), 0).plain
+    assert "after  (nothing)" in result_told.sample(replace(FINISHED, asked=asked), 0).plain
+    assert "lower loss" not in text_of(screen, "overview-text")
     assert "train" not in app.state.done
+    screen.reader.latest = FINISHED
+    await app.tick()
+    assert "lower loss is better; the held-out" in text_of(screen, "overview-text")
 
 
 def test_the_talkers_lines_are_those_that_the_engine_writes() -> None:

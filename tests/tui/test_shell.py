@@ -277,6 +277,11 @@ def test_numbers_are_told_as_people_read_them():
         "12 s", "3 min 20 s", "1 h 24 min", "2 d 2 h", "unknown",
     ]  # fmt: skip
     assert words.shortened("abcdefghij", 5) == "ab…ij"
+    path = "/home/ada/cache/models/smollm2-135m-instruct"
+    assert [words.shortened(path, room) for room in (20, 24, 30, 40, 60)] == [
+        "/home/a…35m-instruct", "…/smollm2-135m-instruct", "/home/a…/smollm2-135m-instruct",
+        "/home/ada/cac…dels/smollm2-135m-instruct", path,
+    ]  # fmt: skip
     assert words.safe("a\x1b[2Jb\nc") == "a [2Jb c"
 
 

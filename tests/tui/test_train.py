@@ -25,7 +25,7 @@ from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.log_pane import LogPane
 from poros_tui.widgets.plot import Plot
 from tests.tui import made_runs
-from tests.tui.pilot import MACHINE, NOW, piloted
+from tests.tui.pilot import MACHINE, NOW, footer, piloted
 from tests.tui.scenes import train as scenes
 
 WIDE, SMALL = (120, 40), (80, 24)
@@ -104,6 +104,12 @@ async def test_a_failed_run_says_why_and_what_helps(app, pilot):
     lines = app.screen.query_one(LogPane).lines.shown
     assert lines[-1].level == "error"
     assert is_shown(app, "#log")
+    assert footer(app)["resume"] == "Go on"
+
+
+@piloted(mode="train", size=SMALL, make=scenes.failed_early)
+async def test_a_run_that_saved_nothing_is_not_said_to_go_on(app, pilot):
+    assert footer(app)["resume"] == "Begin anew"
 
 
 @piloted(mode="train", size=WIDE, make=scenes.done)

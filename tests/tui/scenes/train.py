@@ -122,6 +122,12 @@ def troubled() -> PorosApp:
     return app_with(TellRun(made.lines, live=sample(6, "forward")))
 
 
+def failed_early() -> PorosApp:
+    """It was killed before anything was saved."""
+    ending = Ending("killed", -9, "the run was killed", "step 13", "")
+    return app_with(TellRun(made_runs.trained(12).lines, ending=ending))
+
+
 def failed() -> PorosApp:
     """Memory ran out, and nothing smaller is left."""
     made = made_runs.trained(412)
