@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -22,7 +24,7 @@ from textual.worker import WorkerFailed
 
 from poros.starting_runs import starting_in
 from poros_tui import glyphs, keys, settings, state, themes, words
-from poros_tui.driver import driver_for
+from poros_tui.driver import HUNG_UP, ContinuedDriver, driver_for
 from poros_tui.engine.machine import MachineWatch
 from poros_tui.engine.run_list import RunList
 from poros_tui.engine.tasks import Task
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from poros_tui.screens.config_draft import Draft
 
 TICK_S = 0.25
+LET_GO_AFTER_S = 3.0
+"""Of a terminal that takes nothing, once a signal asked the app to end."""
 CATCH_UP_S = 0.05
 """A run that has much to tell, such as one that is opened late, is read in small pieces."""
 
@@ -61,6 +65,7 @@ class PorosApp(App[int]):
     Attributes:
         make_task: Runs a command of `poros`; tests put recorded answers in its place.
         runs: Start, follow, resume, open and leave runs.
+        let_go_of_terminal: As `terminal.only_ours` gives it.
         last_words: What the command says on stderr once the terminal is given back.
         crash: The exception that ended the app: a bug.
     """
@@ -124,6 +129,7 @@ class PorosApp(App[int]):
         self._keep = keep
         self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
         self.last_words = ""
+        self.let_go_of_terminal: Callable[[], None] = lambda: None
         self._is_ending = False
         self._key_turns = KeyTurns(self, super().on_event)
         self._draft: Draft | None = None
@@ -173,9 +179,29 @@ class PorosApp(App[int]):
         """The terminal is given back, and the exit code says why it ended."""
         if self.is_headless:
             return
-        loop = asyncio.get_running_loop()
+        loop, asked = asyncio.get_running_loop(), threading.Event()
+
+        def watch() -> None:
+            asked.wait()
+            time.sleep(LET_GO_AFTER_S)
+            self.let_go_of_terminal()
+
+        def end(number: int, frame: FrameType | None) -> None:
+            if not asked.is_set():
+                asked.set()
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self.exit, 128 + number)
+
+        # Not by the loop, which waits while the terminal takes nothing (a link that is dead).
+        threading.Thread(target=watch, name="terminal", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self.exit, 128 + number)
+            signal.signal(number, end)
+        self.set_interval(1.0, self._end_with_terminal)
+
+    def _end_with_terminal(self) -> None:
+        """It hung up, and SIGHUP went elsewhere: nobody can see or end the app any more."""
+        if isinstance(self._driver, ContinuedDriver) and self._driver.is_gone:
+            self.exit(HUNG_UP)
 
     def _draw_all(self) -> None:
         self.screen.refresh(layout=True)

@@ -145,7 +145,7 @@ def _open(config: Path | None = None, run: Path | None = None) -> int:
     if run is not None:
         shared.update(run_folder=run)
     app = PorosApp(shared, first="config" if config else "train" if run else "home")
-    with terminal.only_ours(terminal.log_file()):
+    with terminal.only_ours(terminal.log_file()) as app.let_go_of_terminal:
         code = app.run()
     if app.crash is not None:
         raise app.crash

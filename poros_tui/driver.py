@@ -1,9 +1,14 @@
-"""Textual's driver for terminals, for a process that was stopped without being asked."""
+"""Textual's driver for terminals: it may be stopped unasked, get any bytes, lose its terminal."""
 
 from __future__ import annotations
 
+import os
+
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+
+HUNG_UP = 129
+"""Exit code: 128 + SIGHUP, also where that signal does not come."""
 
 
 class ContinuedDriver(LinuxDriver):
@@ -36,6 +41,21 @@ class ContinuedDriver(LinuxDriver):
         """Give the terminal back."""
         self._is_on = False
         super().stop_application_mode()
+
+    @property
+    def is_gone(self) -> bool:
+        """The terminal hung up."""
+        return self.input_tty and not os.isatty(self.fileno)
+
+    def run_input_thread(self) -> None:
+        """Read keys until the end; what can't be understood, such as Latin-1, is passed over."""
+        while not self.exit_event.is_set():
+            try:
+                super().run_input_thread()
+            except (ValueError, OverflowError):
+                continue  # no UTF-8, or the number of a key that there can't be
+            except OSError:
+                return  # it is gone
 
 
 def driver_for(found: type[Driver]) -> type[Driver]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, PorosModelError, escape_control
+from poros.home_paths import typed_path
 from poros.os_errors import why
 from poros.run_folder import read_run
 from poros.runs import find_run
@@ -68,7 +69,7 @@ def find_adapter(name: str, *, whole_models: bool = False) -> AdapterFolder:
         PorosConfigError: There is no such folder or run.
         PorosModelError: It holds no LoRA adapter in safetensors.
     """
-    path = Path(name).expanduser()
+    path = typed_path(name)
     if path.is_dir() and (path / CONFIG_FILE).is_file():
         return AdapterFolder(path, _read(path), _run_around(path))
     if path.is_dir() and read_run(path) is None and (path / MODEL_FILE).is_file():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, PorosDataError, PorosError
+from poros.home_paths import typed_path
 from poros.row_shapes import RowShape, detect_shape, to_messages, to_text
 from poros.rows import BadLines, OnBadLine, Row, iterate_rows, looks_like_path, type_name
 
@@ -39,7 +40,7 @@ def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
         PorosConfigError: It is a kind of data that only the train extra reads.
         PorosDataError: The file, or a line of it, can't be read.
     """
-    path = Path(data).expanduser()
+    path = typed_path(data)
     _refuse_others(data, path)
     bad_lines = BadLines(on_bad_line)
     rows = list(islice(iterate_rows(path, bad_lines), MOST_ROWS + 1))

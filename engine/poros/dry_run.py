@@ -6,11 +6,11 @@ What needs no torch is here; `training/dry_run.py` tokenises the data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from poros.config import PorosConfig
 from poros.errors import PorosArchNotValidatedError, PorosError, escape_control
+from poros.home_paths import typed_path
 from poros.run_folder import look_at_place
 from poros.starting_runs import refuse_starting
 
@@ -76,7 +76,7 @@ def _data_lines(data: Mapping[str, Any]) -> list[str]:
 
 
 def _output(config: PorosConfig) -> dict[str, Any]:
-    path = Path(config.output_dir).expanduser()
+    path = typed_path(config.output_dir)
     identity = {"model": config.model_name_or_path, "dataset": config.dataset}
     refuse_starting(path)
     state = look_at_place(path, identity=identity, resume=config.resume != "never")
@@ -111,7 +111,7 @@ def _raw_data(config: PorosConfig) -> dict[str, Any]:
     refuse_missing(config.dataset)
     if config.eval_dataset:
         refuse_missing(config.eval_dataset)
-    path, num_rows = Path(config.dataset).expanduser(), None
+    path, num_rows = typed_path(config.dataset), None
     if path.is_file() and path.suffix.lower() != ".parquet":
         num_rows = len(read_rows(path, config.on_bad_line))
     note = 'that needs the model and pip install "poros-tui[train]"'

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from poros.errors import PorosHubError, PorosModelError
+from poros.home_paths import typed_path
 
 FETCHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -51,7 +52,7 @@ def parse_model(model: str) -> Path | HubName:
     Raises:
         PorosModelError: It is neither, or a folder that isn't there.
     """
-    path = Path(model).expanduser()
+    path = typed_path(model)
     if model and path.is_dir():
         return path
     if model.startswith(("https://", "http://")):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from poros.check_memory import Wanted, planned
 from poros.errors import PorosDataError, PorosError, PorosHubError, escape_control
+from poros.home_paths import typed_path
 from poros.memory_sizes import ModelSizes
 from poros.rows import read_rows
 from poros.told_sizes import told_size
@@ -93,7 +93,7 @@ def schedule_for(data: str) -> Sized:
     Raises:
         PorosDataError: The file has no row, or lines that can't be read.
     """
-    path = Path(data).expanduser()
+    path = typed_path(data)
     is_read = path.suffix.lower() in _COUNTED_SUFFIXES and path.is_file()
     if not is_read or path.stat().st_size > _MOST_COUNTED_BYTES:
         return Sized({}, [])

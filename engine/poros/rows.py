@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from poros.errors import PorosDataError, escape_control
+from poros.home_paths import typed_path
 from poros.os_errors import refused
 from poros.strict_json import StrictJsonError, parse, parse_items
 
@@ -150,7 +151,7 @@ def refuse_missing(name: str) -> None:
     Raises:
         PorosDataError: Nothing is there, or a folder.
     """
-    path = Path(name).expanduser()
+    path = typed_path(name)
     if path.exists() or looks_like_path(name):
         check_is_file(path)
 

@@ -175,6 +175,8 @@ def look_at_place(path: Path, *, identity: Mapping[str, Any], resume: bool = Tru
 
 def free_name(path: Path) -> Path:
     """The first of ``path-2``, ``path-3``... that is not there."""
+    if not path.name:  # `.`, or the root
+        path = path.absolute() if path.absolute().name else path / "run"
     number = 2
     while (candidate := path.with_name(_shortened(path.name, f"-{number}"))).exists():
         number += 1

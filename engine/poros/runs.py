@@ -11,6 +11,7 @@ from typing import Any
 from poros import atomic, run_folder, run_registry, starting_runs
 from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosConfigError, PorosError, PorosOutputError, escape_control
+from poros.home_paths import typed_path
 from poros.run_registry import Known
 from poros.run_story import Story, read_story
 
@@ -108,7 +109,7 @@ def find_run(name: str) -> Known:
     Raises:
         PorosConfigError: None, or several.
     """
-    path = Path(name).expanduser().absolute()
+    path = typed_path(name).absolute()
     record = run_folder.read_run(path)
     if record is not None:
         return Known(str(record.get("run_id")), path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from poros.home_paths import typed_path
+
 CACHE_VARIABLE = "POROS_CACHE"
 
 
@@ -12,7 +14,7 @@ def user_cache() -> Path:
     """The folder that ``POROS_CACHE`` names, or the system's place for caches."""
     override = os.environ.get(CACHE_VARIABLE)
     if override:
-        return Path(override).expanduser()
+        return typed_path(override)
     import platformdirs
 
     return platformdirs.user_cache_path("poros", appauthor=False)

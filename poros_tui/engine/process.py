@@ -24,6 +24,7 @@ from poros.engine_record import ENGINE_RECORD, read_oom_kills
 from poros.errors import PorosConfigError
 from poros.event_log import last_line
 from poros.events import RunFailed, RunFinished, from_line
+from poros.home_paths import typed_path
 from poros_tui.engine.child import Child
 from poros_tui.engine.follow import last_lines
 from poros_tui.engine.run_list import newest_checkpoint
@@ -89,7 +90,7 @@ class Start:
         from poros.config_load import load_config
 
         config = load_config(self.config, settings=self.settings, environ=environ).config
-        return Path(config.output_dir).expanduser().absolute()
+        return typed_path(config.output_dir).absolute()
 
 
 class Engine:
@@ -256,6 +257,7 @@ def start_engine(
         words: The command line.
         environ: The child's whole environment; None: this process's.
     """
+    return Engine(typed_path(folder).absolute(), Child(words, environ))
     return _begun(folder.expanduser().absolute(), Child([*PROGRAM, *words], environ))
 
 
@@ -267,7 +269,7 @@ def _begun(folder: Path, child: Child, start: Start | None = None) -> Engine:
 
 def engine_at(folder: Path) -> Engine:
     """The engine of a run folder, whether it is there or has ended."""
-    return Engine(folder.expanduser().absolute())
+    return Engine(typed_path(folder).absolute())
 
 
 def find_run(name: str | None = None, places: Iterable[Path] = ()) -> Engine:

@@ -12,6 +12,7 @@ from textual.events import Key
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from poros.home_paths import typed_path
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.verdict import Verdict, VerdictLine
 from poros_tui.state import AppState
@@ -21,6 +22,8 @@ from poros_tui.widgets.field import Field
 from poros_tui.widgets.path_dialog import Found, PathDialog
 
 Record = Mapping[str, Any]
+_LONGEST_NAME = 4096
+"""No path is longer; a whole text that is pasted is none."""
 
 
 class ChooserScreen(PorosScreen):
@@ -87,7 +90,9 @@ class ChooserScreen(PorosScreen):
         name = self.mode_name
         with Horizontal(classes="chooser-line"):
             yield Static(str(self.TITLE), classes="chooser-label")
-            yield Field(placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True)
+            yield Field(
+                placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True, max_length=4096
+            )
         yield VerdictLine(id=f"{name}-verdict")
         with Container(id=f"{name}-choose", classes="chooser-list"):
             yield from self.choices()
@@ -152,7 +157,7 @@ class ChooserScreen(PorosScreen):
         event.stop()
         if event.input.value == event.value:
             self.query_one(EntryList).focus()
-        return event.value.strip()
+        return event.value.replace("\0", "").strip()
 
     def say(self, found: Verdict | None) -> None:
         """Draw a verdict; the keys that it allows follow."""
@@ -188,7 +193,7 @@ class ChooserScreen(PorosScreen):
     def action_open(self) -> None:
         """By the dialog that finds files and folders."""
         is_path = self.asked.startswith(("/", "~", "."))
-        start = Path(self.asked).expanduser().parent if is_path else Path.cwd()
+        start = typed_path(self.asked).parent if is_path else Path.cwd()
         title, hint = self.DIALOG
         self.app.push_screen(PathDialog(title, hint, start, self.list_folder), self._opened)
 

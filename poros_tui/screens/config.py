@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from textual import events
@@ -12,6 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Collapsible, Static
 
 from poros.config import PorosConfig
+from poros.home_paths import typed_path
 from poros_tui import glyphs
 from poros_tui.screens import config_told
 from poros_tui.screens.base import PorosScreen
@@ -336,7 +336,7 @@ class ConfigScreen(PorosScreen):
         return f"{batch} x {length} tokens"
 
     def _folder_note(self) -> str:
-        folder = Path(self.wizard.output_dir or ".").expanduser()
+        folder = typed_path(self.wizard.output_dir or ".")
         if (folder / "run.json").is_file():
             return "a run is there: it goes on from its last checkpoint"
         return "" if not folder.is_dir() else "this folder is there already"

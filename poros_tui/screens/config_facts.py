@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from poros.check_memory import TextHeaders
 from poros.errors import PorosError
+from poros.home_paths import typed_path
 from poros.memory_planner import Rates
 from poros.rows import BadLines, looks_like_path, read_rows, refuse_missing
 from poros_tui.engine.machine import Machine
@@ -118,7 +119,7 @@ def look_at_model(model: str) -> ModelFacts:
 
 def look_at_data(dataset: str) -> DataFacts:
     """Count a file's rows; of names for `datasets` nothing is known."""
-    path = Path(dataset).expanduser()
+    path = typed_path(dataset)
     if not path.is_file():
         if path.is_dir():
             return DataFacts(told="that is a folder: name the file in it", is_wrong=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from poros.config_yaml import read_document
 from poros.errors import PorosConfigError, PorosError
+from poros.home_paths import typed_path
 from poros_tui import words
 from poros_tui.screens.config_preview import (
     PathDialog,
@@ -85,7 +86,7 @@ class ConfigFiles:
         settings = self._settings()
         if not name or settings is None:
             return
-        path = Path(name).expanduser()
+        path = typed_path(name)
         if path.exists() and path != self._screen.state.config_path:
             answers = [
                 Answer("", "Back", "choose another name", key="b"),
@@ -120,7 +121,7 @@ class ConfigFiles:
         """Take a file's settings; None or nothing: the question was left."""
         if not name:
             return
-        path = Path(name).expanduser()
+        path = typed_path(name)
         screen = self._screen
         try:
             values = read_document(path).values

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from poros.demo_settings import demo_settings, is_demo_data
+from poros.home_paths import typed_path
 from poros.init_file import Sized, size_for, usual_epochs
 from poros.memory_sizes import ModelSizes
 
@@ -97,7 +97,7 @@ def free_folder(wanted: str) -> str:
     """A run's folder that is not there yet: the wanted one, or the next free name like it."""
     from poros.run_folder import free_name
 
-    path = Path(wanted).expanduser()
+    path = typed_path(wanted)
     return str(free_name(path)) if path.exists() else wanted
 
 

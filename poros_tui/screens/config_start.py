@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poros.errors import PorosError
+from poros.home_paths import typed_path
 from poros_tui.screens.config_preview import yaml_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def written_beside(settings: dict[str, Any]) -> Path:
     from poros import atomic
     from poros.run_folder import free_name
 
-    folder = Path(settings["output_dir"]).expanduser()
+    folder = typed_path(settings["output_dir"])
+    folder = folder if folder.name else folder.absolute()
     path = folder.with_name(folder.name + ".yaml")
     text = yaml_of(settings, path)
     if path.exists() and path.read_text("utf-8", "replace") != text:

@@ -12,6 +12,7 @@ from poros.config import PorosConfig
 from poros.config_errors import unknown_key
 from poros.demo_settings import NUM_STEPS, demo_settings, is_demo_data
 from poros.errors import PorosConfigError, PorosOutputError
+from poros.home_paths import typed_path
 from poros.lora_targets import refuse_unknown_targets
 from poros.run_folder import refuse_bad_place
 from poros_tui.screens.config_cost import Computer, sizes_of
@@ -126,7 +127,7 @@ class Wizard:
     @property
     def is_place_used(self) -> bool:
         """The folder was not typed, and a run has ended well in it meanwhile."""
-        folder = Path(self.output_dir).expanduser()
+        folder = typed_path(self.output_dir)
         return not self._is_own_place and (folder / "adapter").is_dir()
 
     def give(self, settings: Mapping[str, Any], origin: str) -> list[Problem]:
@@ -265,12 +266,12 @@ class Wizard:
 
 
 def _has_run(folder: str) -> bool:
-    return bool(folder) and (Path(folder).expanduser() / "run.json").is_file()
+    return bool(folder) and (typed_path(folder) / "run.json").is_file()
 
 
 def _place_problem(folder: str) -> Problem | None:
     """What a start would say of the run's folder."""
-    path = Path(folder).expanduser()
+    path = typed_path(folder)
     try:
         refuse_bad_place(path)
     except PorosOutputError as error:

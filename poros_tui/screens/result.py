@@ -12,6 +12,7 @@ from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from poros.home_paths import typed_path
 from poros_tui import glyphs
 from poros_tui.engine.tasks import Task
 from poros_tui.screens import result_told
@@ -185,7 +186,7 @@ class ResultScreen(PorosScreen):
 
     def _export_to(self, name: str | None) -> None:
         if name and self._shown is not None:
-            output = Path(name).expanduser()
+            output = typed_path(name)
             self.exporting.start(export_arguments(self._shown.folder, output))
             self.action_pane("use")
 

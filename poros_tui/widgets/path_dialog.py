@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
+from poros.home_paths import typed_path
 from poros_tui import glyphs, words
 from poros_tui.widgets.entry_list import Entry, EntryList
 from poros_tui.widgets.steady import Dialog
@@ -83,8 +84,9 @@ class PathDialog(Dialog[str]):
         """Show another folder; what is wrong with it is told."""
         try:
             found = await asyncio.to_thread(self._lister, folder)
-        except OSError as error:
-            text = f"{words.short_path(folder)}: {error.strerror or 'can not be read'}"
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "can not be read"
+            text = f"{words.short_path(folder)}: {why}"
             self.query_one("#path-hint", Static).update(words.safe(text))
             return
         self.folder = folder
@@ -111,7 +113,7 @@ class PathDialog(Dialog[str]):
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         """A typed path: a folder is shown, or chosen if it can be; a file is chosen."""
         event.stop()
-        path = Path(event.value).expanduser()
+        path = typed_path(event.value)
         if await asyncio.to_thread(path.is_file):
             self.dismiss(str(path))
             return
@@ -137,7 +139,7 @@ class PathDialog(Dialog[str]):
     def _listed(self, folder: Path) -> Sequence[Found]:
         try:
             return self._lister(folder)
-        except OSError:
+        except (OSError, ValueError):
             return []
 
 

@@ -41,6 +41,13 @@ class RecordedTask:
         if self.result is None:
             self.result = Result("cancelled", None, (), ())
 
+    def send(self, value: Any) -> None:
+        """Said to one that answers nothing."""
+
+    def hang_up(self) -> None:
+        """As a talk that ended."""
+        self.cancel()
+
 
 Answer = Callable[[Sequence[str]], RecordedTask]
 

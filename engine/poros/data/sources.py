@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.errors import PorosConfigError, PorosDataError, PorosHubError
+from poros.home_paths import typed_path
 from poros.rows import BadLines, Row, check_is_file, looks_like_path, read_rows
 
 DEFAULT_SYNTHETIC_SAMPLES = 256
@@ -48,7 +49,7 @@ def read_source(name: str, *, split: str, bad_lines: BadLines) -> list[Row]:
         PorosDataError: The file is missing or wrong.
         PorosHubError: The data set can't be had.
     """
-    path = Path(name).expanduser()
+    path = typed_path(name)
     if not path.exists() and not looks_like_path(name):
         return read_dataset(name, split=split)
     check_is_file(path)

@@ -19,6 +19,7 @@ from poros.export.logit_check import PROMPTS, Compared, compare, logits_of, prom
 from poros.export.merge import DTYPE_NAMES, DTYPES, Merge, merged_config, paired
 from poros.export.modelfile import modelfile
 from poros.export.shards import parse_size, plan_shards, write_shards
+from poros.home_paths import typed_path
 from poros.hub_names import FETCHED
 from poros.loading.byte_source import SafetensorsSource
 from poros.loading.hub import base_of, resolve_model
@@ -91,7 +92,7 @@ def export(
         PorosError: The kind says what is wrong; nothing of the output is left then.
     """
     max_bytes = parse_size(max_shard_size)
-    output = output.expanduser()
+    output = typed_path(output)
     _refuse_place(output)
     found = find_adapter(adapter)
     if found.note:

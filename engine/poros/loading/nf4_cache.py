@@ -26,6 +26,7 @@ from poros import atomic
 from poros.cache_entries import MANIFEST, STAMPS, nf4_folder, read_json
 from poros.errors import PorosStorageError
 from poros.events import Event, Warned
+from poros.home_paths import typed_path
 from poros.loading.file_hashes import hash_files, stamp
 from poros.loading.skeleton import nf4_settings
 from poros.loading.tensor_writer import write_tensors
@@ -47,7 +48,7 @@ def location(setting: str) -> Path | None:
     """The folder that ``nf4_cache: auto|off|PATH`` means; None: no cache."""
     if setting == "off":
         return None
-    return nf4_folder() if setting == "auto" else Path(setting).expanduser()
+    return nf4_folder() if setting == "auto" else typed_path(setting)
 
 
 def cache_key(source_digest: str, *, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

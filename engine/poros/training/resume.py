@@ -10,6 +10,7 @@ from pathlib import Path
 from poros import atomic
 from poros.errors import PorosResumeError
 from poros.events import Event, Warned
+from poros.home_paths import typed_path
 from poros.run_folder import RunFolder
 from poros.run_story import Story, read_story
 from poros.training.checkpoint import TrainerState, refused, verify
@@ -56,7 +57,7 @@ def find_resume_point(
     """
     if setting == "never":
         return None
-    return _newest(run, emit) if setting == "auto" else _named(run, Path(setting).expanduser())
+    return _newest(run, emit) if setting == "auto" else _named(run, typed_path(setting))
 
 
 def _newest(run: RunFolder, emit: Callable[[Event], None]) -> ResumePoint | None:

@@ -24,6 +24,7 @@ from poros.engine_record import write_engine_record
 from poros.errors import INTERRUPTED, PorosConfigError, PorosError, PorosModelError
 from poros.event_log import EventLog
 from poros.events import Event, RunFinished
+from poros.home_paths import typed_path
 from poros.orders import obey
 from poros.progress import Printer
 from poros.run_end import failed_event
@@ -153,7 +154,7 @@ class Session:
         config, skipped = self.config, list[Event]()
         identity = {"model": config.model_name_or_path, "dataset": config.dataset}
         with open_run_folder(
-            Path(config.output_dir).expanduser(),
+            typed_path(config.output_dir),
             identity=identity,
             resume=config.resume != "never",
         ) as run:
