@@ -8,7 +8,7 @@ from typing import Any
 
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from poros_tui.app import PorosApp
 from tests.tui.pilot import app_of, at, begun_at
@@ -147,8 +147,8 @@ def title(app: PorosApp) -> str:
 
 
 def focus(app: PorosApp) -> str:
-    """Which widget has the keyboard."""
-    return type(app.focused).__name__
+    """Which widget has the keyboard; a field of any kind is an ``Input``."""
+    return "Input" if isinstance(app.focused, Input) else type(app.focused).__name__
 
 
 def heard(app: PorosApp) -> str:
