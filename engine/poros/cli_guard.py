@@ -51,7 +51,7 @@ _TRAIN_PACKAGES = frozenset(
 _NOT_NEEDED = ("scipy", "sklearn", "torchaudio", "torchvision")
 
 _NO_MEMORY = PorosHostMemoryError(
-    "the host has too little memory", remediation="close other programs and run again"
+    "the computer has too little memory", remediation="close other programs and run again"
 )
 
 

@@ -67,6 +67,12 @@ _OTHER_NAMES = (
 )
 """Names that people give to what a shape calls otherwise."""
 
+_KNOWN = (
+    "prompt and completion, or instruction and output; messages, a list of turns with role and"
+    " content; conversations, turns with from and value; or text alone"
+)
+"""The shapes in words."""
+
 # Each would change what is trained; leaving one out without a word would not be the user's data.
 _UNSUPPORTED = ("function_call", "weight", "train")
 
@@ -82,7 +88,7 @@ def detect_shape(rows: Sequence[Row]) -> RowShape:
         if shape is not None:
             return shape
     raise PorosDataError(
-        f"the keys of the rows fit no known shape: {keys_of(rows[0].fields)}",
+        f"Poros knows no rows with the columns {keys_of(rows[0].fields)}",
         where=rows[0].where,
         remediation=_renaming(rows[0].fields),
     )
@@ -128,8 +134,7 @@ def _renaming(fields: dict[str, Any]) -> str:
         if all(len(names) == 1 for names in found.values()):
             pairs = [(names[0], key) for key, names in found.items() if names[0] != key]
             return "rename " + " and ".join(f"{name} to {key}" for name, key in pairs)
-    known = "; ".join(f"{shape.name} ({', '.join(shape.required)})" for shape in SHAPES)
-    return f"rename them to one of: {known}"
+    return f"rename them (in CSV the first line, in JSON the keys) after what they hold: {_KNOWN}"
 
 
 def _shape_of(row: Row) -> RowShape | None:

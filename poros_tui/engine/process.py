@@ -325,7 +325,7 @@ def _killed(folder: Path, code: int | None, lines: tuple[str, ...]) -> Ending:
     if code is None:
         message = "the engine ended without a word: it was killed, or the machine went down"
     elif code > 128:
-        message = f"the engine was ended by {_signal_name(code - 128)}"
+        message = f"the engine was ended from outside, by {_signal_name(code - 128)}"
     else:
         message = f"the engine ended with exit code {code}"
     return Ending("killed", code, message, remediation=again, log_lines=lines)

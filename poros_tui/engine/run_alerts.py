@@ -180,7 +180,7 @@ def _stalled(run: RunState, around: Surroundings) -> Iterator[Alert]:
             "silent",
             ERROR,
             f"Not a word from the engine for {duration(silent_s)}.",
-            "The machine may be out of memory or asleep; if it stays so, abort and resume.",
+            "The machine may be out of memory or asleep; if it stays so, abort (x) and go on (r).",
         )
     elif median_s and passed_s > max(STALLED_STEPS * median_s, 5.0):
         yield Alert(

@@ -45,6 +45,16 @@ PHASES = {
 """A phase as a person reads it; one that is not here is shown by its name."""
 
 
+_SPLITS = {"train": "training data", "eval": "held-out data"}
+_ORDERS = {
+    "stop": "stop",
+    "stop_now": "abort",
+    "checkpoint": "save",
+    "pause": "pause",
+    "resume": "go on",
+}
+
+
 def phase_name(phase: str) -> str:
     """The phase in words."""
     return PHASES.get(phase, phase.capitalize())
@@ -73,7 +83,8 @@ def _phase_ended(event: events.PhaseFinished) -> Lines:
 
 
 def _prepared(event: events.DataPrepared) -> Lines:
-    text = f"{event.split}: {count(event.num_samples)} samples of {count(event.num_rows)} rows"
+    what = _SPLITS.get(event.split, event.split)
+    text = f"{what}: {count(event.num_samples)} samples of {count(event.num_rows)} rows"
     if event.num_truncated or event.num_dropped:
         text += f", {count(event.num_truncated)} cut, {count(event.num_dropped)} left out"
     return [(WARNING if event.num_dropped else INFO, text)]
@@ -82,9 +93,11 @@ def _prepared(event: events.DataPrepared) -> Lines:
 def _planned(event: events.PlanMade) -> Lines:
     stay = f"{len(event.resident)} of {event.num_blocks} blocks stay"
     if event.num_slots:
-        stay += f", the others pass through {event.num_slots} slots"
+        stay += f", the others come in turn, {event.num_slots} at a time"
     known = event.bottleneck and not event.bottleneck.startswith("unknown")
-    return [(INFO, f"plan: {stay}" + (f"; bottleneck {event.bottleneck}" if known else ""))]
+    return [
+        (INFO, f"plan: {stay}" + (f"; the slowest part is {event.bottleneck}" if known else ""))
+    ]
 
 
 def _measured(event: events.PlanMeasured) -> Lines:
@@ -93,24 +106,32 @@ def _measured(event: events.PlanMeasured) -> Lines:
 
 
 def _shrank(event: events.PlanShrunk) -> Lines:
-    what = f"out of device memory at step {count(event.step)} ({event.phase}); now {event.change}"
-    return [(WARNING, f"{what}, and again, same bits")]
+    what = f"the card ran out of memory at step {count(event.step)}: {event.change}"
+    return [(WARNING, f"{what}; the step is made again, with the same result")]
 
 
 def _evaluated(event: events.EvaluationFinished) -> Lines:
-    return [(INFO, f"held-out loss after step {count(event.step)}: {event.eval_loss:.4f}")]
+    return [(INFO, f"loss on held-out data after step {count(event.step)}: {event.eval_loss:.4f}")]
 
 
 def _saved(event: events.CheckpointSaved) -> Lines:
-    return [(INFO, f"checkpoint of step {count(event.step)} ({gigabytes(event.size_bytes)})")]
+    return [
+        (INFO, f"saved a checkpoint of step {count(event.step)} ({gigabytes(event.size_bytes)})")
+    ]
 
 
 def _not_saved(event: events.CheckpointFailed) -> Lines:
-    return [(ERROR, f"no checkpoint of step {count(event.step)}, going on: {event.reason}")]
+    return [
+        (
+            ERROR,
+            f"the checkpoint of step {count(event.step)} was not saved: {event.reason}; it goes on",
+        )
+    ]
 
 
 def _acknowledged(event: events.CommandAcknowledged) -> Lines:
-    return [(INFO, f"{event.command}: {event.detail}" if event.detail else event.command)]
+    what = _ORDERS.get(event.command, f"stop ({event.command})")  # else a signal's name
+    return [(INFO, f"{what}: {event.detail}" if event.detail else what)]
 
 
 def _warned(event: events.Warned) -> Lines:

@@ -190,6 +190,8 @@ def tick_texts(values: list[float], *, is_log: bool) -> list[str]:
         return [f"{value:,.10g}" if 1e-4 <= abs(value) < 1e7 else f"{value:g}" for value in values]
     step = min(abs(b - a) for a, b in pairwise(values))
     if step >= 1e6 or step < 1e-5:
-        return [f"{value:g}" for value in values]
+        largest = max(abs(value) for value in values)
+        told_apart = math.floor(math.log10(largest)) - math.floor(math.log10(step) + 1e-9) + 1
+        return [f"{value:.{min(max(told_apart, 1), 15)}g}" for value in values]
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{value:,.{digits}f}" for value in values]

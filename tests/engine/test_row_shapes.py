@@ -63,7 +63,7 @@ def test_unknown_keys_are_refused_with_the_known_shapes():
     with pytest.raises(PorosDataError, match="ask, answer") as caught:
         detect_shape(rows({"ask": "Q", "answer": "A"}))
     assert caught.value.where == "data.jsonl:10"
-    assert "alpaca (instruction, output)" in caught.value.remediation
+    assert "or instruction and output; messages" in caught.value.remediation
 
 
 GOOD_ALPACA = {"instruction": "Q", "input": "", "output": "A"}
@@ -214,11 +214,14 @@ def test_what_a_turn_cannot_carry_is_refused(fields, problem):
         ({"prompt": "Q", "response": "A"}, "rename response to completion"),
         ({"dialogue": []}, "rename dialogue to messages"),
         ({"body": "T"}, "rename body to text"),
-        ({"question": "Q", "query": "Q", "answer": "A"}, "rename them to one of: messages"),
-        ({"x": 1}, "rename them to one of: messages"),
+        (
+            {"question": "Q", "query": "Q", "answer": "A"},
+            "rename them (in CSV the first line, in JSON",
+        ),
+        ({"x": 1}, "rename them (in CSV the first line, in JSON"),
     ],
 )
 def test_keys_of_no_shape_are_told_which_to_rename(fields, way_out):
-    with pytest.raises(PorosDataError, match="fit no known shape") as caught:
+    with pytest.raises(PorosDataError, match="Poros knows no rows with the columns") as caught:
         detect_shape(rows(fields))
     assert caught.value.remediation.startswith(way_out)

@@ -25,7 +25,7 @@ def huge_rate(bench):
 
 CASES = [
     Case(36, "a full device", plant("no_device_memory_at_step_3"), 10, (
-        "CUDA out of memory", "step 3", "max_seq_length", "checkpoints are intact")),
+        "CUDA out of memory", "step 3", "max_seq_length", "the last checkpoint is intact")),
     Case(37, "no memory for Python", plant("no_memory_at_step_3"), 9, ("step 3", "intact")),
     Case(37, "no memory for a tensor", plant("no_tensor_memory_at_step_3"), 9, ("step 3",)),
     Case(37, "a limit of address space", plant("little_address_space_at_step_3"), 9, ("step 3",)),

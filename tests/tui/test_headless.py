@@ -172,7 +172,7 @@ def test_an_engine_that_is_killed_is_told_soon_to_all_who_look(bench):
             assert time.monotonic() - killed_s < 3
             _, looked = looking.communicate(timeout=LIMIT_S)
     assert process.returncode == 137
-    assert "ended by SIGKILL" in stderr
+    assert "ended from outside, by SIGKILL" in stderr
     assert "without a word" in looked
     for text in (stderr, looked):
         assert text.count("\n") == 1

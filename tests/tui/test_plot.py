@@ -158,6 +158,8 @@ def test_a_hundred_thousand_points_are_drawn_in_five_milliseconds_of_processor()
         ([0.02, 10.0, 1000.0], True, ["0.02", "10", "1,000"]),
         ([3.0], False, ["3"]),
         ([0.0, 2e-7], False, ["0", "2e-07"]),
+        ([2.03011, 2.030111, 2.030112], False, ["2.03011", "2.030111", "2.030112"]),
+        ([2e7, 2.1e7], False, ["2e+07", "2.1e+07"]),
     ],
 )
 def test_ticks_have_the_digits_that_tell_them_apart(values, is_log, texts):

@@ -47,14 +47,14 @@ def memory_errors() -> Iterator[None]:
         raise PorosOOMError(
             "the device has too little memory for the largest linear",
             where="loading the model",
-            remediation="free the device, or take a smaller model",
+            remediation="end other programs that use the card, or take a smaller model",
             **told_shortage(error, phase="load").sizes(),
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not is_host_shortage(error):
             raise
         raise PorosHostMemoryError(
-            "the host has too little memory for the model's blocks",
+            "the computer has too little memory for the model's blocks",
             where="loading the model",
             remediation="free some memory, or take a smaller model",
         ) from error

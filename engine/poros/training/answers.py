@@ -136,7 +136,7 @@ class AnswerRoom:
             if not is_host_shortage(error):
                 raise
             raise PorosHostMemoryError(
-                "the host has too little memory",
+                "the computer has too little memory",
                 where=phase,
                 remediation=f"close other programs, or {self._ask_less}",
             ) from error
@@ -160,6 +160,6 @@ class AnswerRoom:
         return PorosOOMError(
             f"{shortage.reason}: {in_bytes(shortage)}everything that can be is on the host",
             where=shortage.phase,
-            remediation=f"{self._ask_less}; or free the device of other programs",
+            remediation=f"{self._ask_less}; or end other programs that use the card",
             **shortage.sizes(),
         )

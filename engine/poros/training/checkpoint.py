@@ -158,7 +158,7 @@ def _refuse_non_finite(params: Params, step: int) -> None:
             raise PorosNonFiniteError(
                 f"the weight {name} is not finite",
                 where=f"step {step}",
-                remediation="lower learning_rate; the last checkpoint is intact",
+                remediation="lower learning_rate",
             )
 
 

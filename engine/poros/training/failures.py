@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import torch
@@ -13,13 +12,13 @@ from poros.errors import (
     PorosDeviceLostError,
     PorosError,
     PorosHostMemoryError,
+    PorosNonFiniteError,
     PorosOOMError,
 )
 from poros.streaming.shortage import is_host_shortage, is_shortage, told_shortage
 
-_PROMISE = re.compile(
-    r"; (the last checkpoint is|checkpoints are) intact|, it goes on from the last checkpoint"
-)
+_OF_A_STEP = (PorosDeviceLostError, PorosHostMemoryError, PorosNonFiniteError, PorosOOMError)
+"""What ends a run in the middle of its work; others say themselves what they leave."""
 
 
 def as_poros_error(
@@ -42,9 +41,16 @@ def as_poros_error(
         has_saved: There is a checkpoint to go on from; without one none is promised.
     """
     found = _told(error, config, step=step, phase=phase, folder=folder)
-    if found is not None and not has_saved:
-        found.remediation = _PROMISE.sub("; nothing was saved yet", found.remediation)
+    if isinstance(found, _OF_A_STEP) and (saved := _told_saved(phase, step, has_saved=has_saved)):
+        found.remediation = "; ".join(filter(None, (found.remediation, saved)))
     return found
+
+
+def _told_saved(phase: str, step: int, *, has_saved: bool) -> str:
+    """What is left of the run, in words; empty: there was nothing to save."""
+    if has_saved:
+        return "the last checkpoint is intact"
+    return "nothing was saved yet" if step or phase == "train" else ""
 
 
 def _told(
@@ -57,16 +63,15 @@ def _told(
         return _out_of_memory(error, config, where=where, phase=phase)
     if isinstance(error, torch.AcceleratorError):
         return PorosDeviceLostError(
-            f"the device failed: {str(error).partition(chr(10))[0]}",
+            f"the card failed: {str(error).partition(chr(10))[0]}",
             where=where,
-            remediation="start again, it goes on from the last checkpoint; see dmesg for Xid lines",
+            remediation="start again; see dmesg for Xid lines",
         )
     if is_host_shortage(error):
         return PorosHostMemoryError(
-            "the host has too little memory",
+            "the computer has too little memory",
             where=where,
-            remediation="close other programs, or lower per_device_batch_size; the last"
-            " checkpoint is intact",
+            remediation="close other programs, or lower per_device_batch_size",
         )
     return atomic.storage_error(error, folder)
 
@@ -86,14 +91,14 @@ def _out_of_memory(
     way_out = (
         f"set {setting} (same bits) and run again"
         if same_bits
-        else "free the device of other programs; otherwise lower max_seq_length or"
+        else "end other programs that use the card; otherwise lower max_seq_length or"
         " per_device_batch_size, which starts another run"
     )
     shortage = told_shortage(error, phase=phase)
     return PorosOOMError(
         shortage.reason,
         where=where,
-        remediation=f"{way_out}; checkpoints are intact",
+        remediation=way_out,
         setting=setting,
         **shortage.sizes(),
     )

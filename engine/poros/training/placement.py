@@ -59,7 +59,7 @@ class Placement:
     emit: Callable[[Event], None]
     num_chunk_rows: int | None = None
     half_moved: bool = False
-    way_out: str = "set vram_budget: min (same bits) and start again; checkpoints are intact"
+    way_out: str = "set vram_budget: min (same bits) and start again"
 
     def __post_init__(self) -> None:
         """Know how many slots there are: a short model has fewer than a plan allows."""

@@ -114,7 +114,7 @@ class Room:
         return PorosOOMError(
             f"{shortage.reason}: {in_bytes(shortage)}everything that can be is on the host",
             where=f"step {step}, {shortage.phase}",
-            remediation=f"{way_out}; checkpoints are intact",
+            remediation=way_out,
             setting=setting,
             **shortage.sizes(),
         )
@@ -127,7 +127,7 @@ class Room:
         if config.layers_per_block > 1:
             return "set block_size: 1 (same bits) and run again", "block_size: 1"
         if shortage.phase == "step":
-            return "free the device of other programs, or lower lora_rank", ""
+            return "end other programs that use the card, or lower lora_rank", ""
         found = None
         if attempt is not None and micro_batches:
             placement = self.placement
@@ -137,7 +137,7 @@ class Room:
             )
         if found is None:
             words = (
-                "free the device of other programs; otherwise lower max_seq_length or"
+                "end other programs that use the card; otherwise lower max_seq_length or"
                 " per_device_batch_size, which starts another run"
             )
             return words, ""

@@ -211,7 +211,7 @@ def _non_finite(
     return PorosNonFiniteError(
         f"{name} is not finite ({value})",
         where=f"samples {', '.join(map(str, samples))}",
-        remediation="lower learning_rate or look at these samples; the last checkpoint is intact",
+        remediation="lower learning_rate or look at these samples",
     )
 
 

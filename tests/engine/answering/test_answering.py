@@ -279,7 +279,7 @@ def test_memory_that_is_never_enough_is_told_in_a_line(
     assert "/reset begins anew" in capsys.readouterr().err
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     monkeypatch.setattr(speaker.model, "generate", mock.Mock(side_effect=error))
-    with pytest.raises(PorosHostMemoryError, match="the host has too little memory"):
+    with pytest.raises(PorosHostMemoryError, match="the computer has too little memory"):
         speaker.answer([1, 2], SHORT)
 
 

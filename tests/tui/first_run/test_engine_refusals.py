@@ -79,7 +79,7 @@ def refused(engine):
 def test_columns_template_and_labels(models, start, tmp_path):
     (tmp_path / "columns.csv").write_text("question,reply\nwho,me\nwhat,that\n")
     told = refused(start(dataset=str(tmp_path / "columns.csv")))
-    assert "fit no known shape" in told
+    assert "Poros knows no rows with the columns" in told
     assert "To mend: Rename question to prompt" in told
     data = str(talks(tmp_path / "talks.jsonl"))
     base = models.with_tokenizer("base", template=None)

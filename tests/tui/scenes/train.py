@@ -131,7 +131,8 @@ def failed_early() -> PorosApp:
 def failed() -> PorosApp:
     """Memory ran out, and nothing smaller is left."""
     made = made_runs.trained(412)
-    remedy = "set vram_budget: min, num_slots: 2 (same bits) and run again; checkpoints are intact"
+    remedy = "set vram_budget: min, num_slots: 2 (same bits) and run again"
+    remedy += "; the last checkpoint is intact"
     message = "CUDA out of memory: everything that can be is on the host"
     made.tell(
         events.RunFailed(
