@@ -358,11 +358,14 @@ class ConfigScreen(PorosScreen):
         computer, each = self.wizard.known.computer, fields().get(self._key)
         narrow = self.has_class("-narrow")
         tell = config_told.cost_line if narrow else config_told.cost_lines
-        self.query_one("#cost", Static).update(tell(self.found, computer, self._cut()))
+        uncounted = config_told.uncounted(self.draft.known_lengths, self.wizard.dataset)
+        cost = tell(self.found, computer, self._cut(), uncounted)
+        self.query_one("#cost", Static).update(cost)
         told = self.focused_told() if each is None else ""
         now = ""
         if each is not None and self.checked.config is not None:
             now = effect(each.key, self.checked.config, self.found, self._cost)
+            now = uncounted if each.key == "dataset" and uncounted else now
         line = config_told.about(each, now, told, narrow=narrow)
         self.query_one("#about", Static).update(line)
         self.query_one("#meaning", Static).update(config_told.meaning(self.wizard.form()))

@@ -120,7 +120,12 @@ def cut_told(lengths: Lengths | None, config: PorosConfig | None) -> str:
     return f"{what} {number:,} of {total:,} samples" if number else ""
 
 
-def cost_lines(found: Cost, computer: Computer, cut: str = "") -> Content:
+def uncounted(lengths: Lengths | None, data: str) -> str:
+    """What tells how many samples are longer than they may be; empty: it is known, or no data."""
+    return "4 Data counts what is cut" if data and lengths is None else ""
+
+
+def cost_lines(found: Cost, computer: Computer, cut: str = "", uncounted: str = "") -> Content:
     """A line for each of card, RAM, disk and time, and for samples that are cut."""
     lines = []
     if found.device_bytes is not None:
@@ -135,13 +140,15 @@ def cost_lines(found: Cost, computer: Computer, cut: str = "") -> Content:
         lines.append(_line("Disk", Content(told)))
     if cut:
         lines.append(_line("Data", Content.styled(cut, "$warning")))
+    elif uncounted:
+        lines.append(_line("Data", Content.styled(uncounted, "$quiet")))
     lines.append(_line("Steps", Content(_steps(found))))
     lines.append(_line("Time", Content(_time(found, computer))))
     return Content("\n").join(lines)
 
 
-def cost_line(found: Cost, computer: Computer, cut: str = "") -> Content:
-    """The same on one line, for small windows."""
+def cost_line(found: Cost, computer: Computer, cut: str = "", uncounted: str = "") -> Content:
+    """The same on one line, for small windows, where what is uncounted is told with the data."""
     parts = []
     if found.device_bytes is not None:
         total = computer.total_bytes

@@ -7,6 +7,7 @@ import pytest
 from poros.config import PorosConfig
 from poros.demo_settings import train_path
 from poros_tui.engine.machine import Machine
+from poros_tui.screens import config_told
 from poros_tui.screens.config_draft import SETTLED_S, Draft, Lengths
 from poros_tui.screens.config_facts import DataFacts, ModelFacts, look_at_data
 from poros_tui.state import AppState
@@ -152,9 +153,12 @@ def test_lines_that_can_not_be_read_are_told_and_left_out_by_a_key(
 
 def test_samples_that_are_longer_are_counted_for_any_length(draft: Draft) -> None:
     draft.take_over(AppState(model="m", data="d.jsonl"))
+    assert config_told.uncounted(draft.known_lengths, "d.jsonl") == "4 Data counts what is cut"
+    assert config_told.uncounted(draft.known_lengths, "") == ""
     draft.lengths = found = Lengths("d.jsonl", "m", 64, [5, 64, 64], [80, 159])
     assert [found.num_over(n) for n in (4, 5, 63, 64, 79, 80, 159)] == [5, 4, 4, 2, 2, 1, 0]
     assert draft.known_lengths is found
+    assert config_told.uncounted(found, "d.jsonl") == ""
     draft.wizard.enter("model_name_or_path", "another")
     assert draft.known_lengths is None
 
