@@ -27,7 +27,6 @@ class Scene:
         make: The app; begin with `app_of`, which lets nothing of this machine in.
         act: What is pressed or set, once the screen is up.
         sizes: Columns and rows.
-        no_color: As if NO_COLOR were set.
         theme: By Textual's name.
     """
 
@@ -36,7 +35,6 @@ class Scene:
     make: Callable[[], PorosApp] = app_of
     act: Callable[[PorosApp, Pilot[Any]], Awaitable[None]] = nothing
     sizes: tuple[tuple[int, int], ...] = SIZES
-    no_color: bool = False
     theme: str = "dark"
 
     @property
@@ -44,9 +42,14 @@ class Scene:
         """Of its files, but for the size."""
         return f"{self.screen}-{self.state}"
 
-    def without_colours(self) -> Self:
+    @property
+    def no_color(self) -> bool:
+        """As if NO_COLOR were set."""
+        return self.state == "no-color"
+
+    def without_colours(self, sizes: tuple[tuple[int, int], ...] = (SMALL,)) -> Self:
         """Its ``no-color`` picture, in a small window."""
-        return replace(self, state="no-color", no_color=True, sizes=(SMALL,))
+        return replace(self, state="no-color", sizes=sizes)
 
     def in_light(self) -> Self:
         """Its ``light`` picture, in a large window."""

@@ -52,6 +52,15 @@ class Stage:
     act: Callable[[PorosApp, Pilot[Any]], Any] | None = None
 
 
+INNER_FIRST = {
+    ("enter", "list.choose", "doctor.next"),
+    ("enter", "list.choose", "model.take"),
+    ("enter", "list.choose", "data.take"),
+    ("escape", "chat.back", "app.leave-field"),
+}
+"""A key that two bindings have on purpose, the inner one first: Enter chooses in a list, and goes
+on where none is; Escape stops an answer, and leaves the field as everywhere."""
+
 HEARD: list[str] = []
 """What was told to the engine, to commands and to the clipboard since the last key."""
 
@@ -83,7 +92,7 @@ def listening(app: PorosApp) -> PorosApp:
 
 async def played(stage: Stage, size: tuple[int, int] = (120, 40)) -> list[str]:
     """Press all keys; what went otherwise, a line each."""
-    wrong = []
+    wrong, clashes = [], set[str]()
     app = listening(begun_at(stage.mode, stage.make))
     async with app.run_test(size=size, notifications=True) as pilot:
         await at(app, pilot, stage.mode)
@@ -100,9 +109,24 @@ async def played(stage: Stage, size: tuple[int, int] = (120, 40)) -> list[str]:
             await _pressed(app, pilot, row.key)
             await _until(app, pilot, row)
             after = row.see(app)
+            clashes |= _clashes(app)
             if before == row.then or after != row.then:
                 wrong.append(f"{row.id} ({row.key}): {before!r} became {after!r}, not {row.then!r}")
-    return wrong
+    return wrong + sorted(clashes)
+
+
+def _clashes(app: PorosApp) -> set[str]:
+    """Keys that mean two things where the keyboard is now, from its widget up to the app."""
+    meant: dict[str, list[str]] = {}
+    for _, bindings in app.screen._modal_binding_chain:
+        for key, binding in bindings:
+            if binding.id:
+                meant.setdefault(key, []).append(binding.id)
+    return {
+        f"{key} is {' and '.join(ids)}"
+        for key, ids in meant.items()
+        if len(ids) > 1 and (key, *ids) not in INNER_FIRST
+    }
 
 
 async def _pressed(app: PorosApp, pilot: Pilot[Any], key: str) -> None:

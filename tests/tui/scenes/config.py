@@ -72,7 +72,6 @@ SCENES = [
     Scene("config", "settings", wizard_app, settings),
     Scene("config", "file", wizard_app, preview, sizes=((120, 40),)),
     Scene("config", "tight", small_card, tight, sizes=((80, 24),)),
-    Scene("config", "plain", wizard_app, ok, sizes=((80, 24),), no_color=True),
 ]
 by_state = {scene.state: scene for scene in SCENES}
-SCENES += [by_state["error"].in_light()]
+SCENES += [by_state["error"].without_colours(), by_state["error"].in_light()]

@@ -71,8 +71,6 @@ SCENES = [
     Scene("data", "ok", data_app(counted=lambda: recorded("data-voice"))),
     Scene("data", "cut", data_app(counted=lambda: recorded("data-cut")), sizes=((120, 40),)),
     Scene("data", "error", data_app(odd, model="")),
-    Scene("data", "no-color", data_app(counted=lambda: recorded("data-voice")),
-          sizes=((80, 24),), no_color=True),
 ]  # fmt: skip
 by_state = {scene.state: scene for scene in SCENES}
-SCENES += [by_state["ok"].in_light()]
+SCENES += [by_state["ok"].without_colours(), by_state["ok"].in_light()]

@@ -127,7 +127,6 @@ SCENES = [
     Scene("doctor", "running", doctor_app(RUNNING, goes_on=True), sizes=((120, 40),)),
     Scene("doctor", "ok", doctor_app(GOOD)),
     Scene("doctor", "error", doctor_app(BROKEN, exit_code=1)),
-    Scene("doctor", "no-color", doctor_app(BROKEN, exit_code=1), sizes=((80, 24),), no_color=True),
 ]
 by_state = {scene.state: scene for scene in SCENES}
-SCENES += [by_state["error"].in_light()]
+SCENES += [by_state["error"].without_colours(), by_state["error"].in_light()]

@@ -105,7 +105,6 @@ SCENES = [
     Scene("model", "busy", model_app(dict, NAME, goes_on=True), sizes=((80, 24),)),
     Scene("model", "ok", model_app(report, NAME)),
     Scene("model", "error", model_app(gated, GATED, exit_code=5)),
-    Scene("model", "no-color", model_app(report, NAME), sizes=((80, 24),), no_color=True),
 ]
 by_state = {scene.state: scene for scene in SCENES}
-SCENES += [by_state["ok"].in_light()]
+SCENES += [by_state["ok"].without_colours(), by_state["ok"].in_light()]

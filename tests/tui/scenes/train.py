@@ -11,7 +11,7 @@ from poros_tui.engine.process import Ending
 from poros_tui.engine.run_state import RunState
 from tests.tui import made_runs
 from tests.tui.pilot import MACHINE, NOW, app_of
-from tests.tui.scene import Scene
+from tests.tui.scene import SIZES, Scene
 
 GB = 10**9
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -154,11 +154,10 @@ def done() -> PorosApp:
 SCENES = [
     Scene("train", "empty"),
     Scene("train", "ok", going),
-    Scene("train", "ok-no-color", going, no_color=True),
     Scene("train", "starting", beginning),
     Scene("train", "alerts", troubled),
     Scene("train", "error", failed),
     Scene("train", "done", done),
 ]
 by_state = {scene.state: scene for scene in SCENES}
-SCENES += [by_state["ok"].in_light()]
+SCENES += [by_state["ok"].without_colours(SIZES), by_state["ok"].in_light()]
