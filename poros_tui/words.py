@@ -81,6 +81,11 @@ def shortened(text: str, room: int, dots: str = "…") -> str:
     return (text[: kept - tail] + dots + (text[-tail:] if tail else ""))[: max(0, room)]
 
 
+def begun(text: str, room: int, dots: str = "…") -> str:
+    """At most ``room`` characters; the end goes: a model's name ends as many others do."""
+    return text if len(text) <= room else f"{text[: max(0, room - len(dots))]}{dots}"
+
+
 def safe(text: str) -> str:
     """A text of others that drives no terminal and stays on its line."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -182,7 +182,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         tiles.append(Tile("device peak", told_size(peak), f"{told_size(reserved)} reserved"))
     host = _highest(facts, "host_rss_bytes")
     if host:
-        tiles.append(Tile("host memory", told_size(host), "of the process, at most"))
+        tiles.append(Tile("host memory", told_size(host), "the process, at most"))
     return tiles
 
 

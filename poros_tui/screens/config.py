@@ -269,12 +269,12 @@ class ConfigScreen(PorosScreen):
         wizard = self.wizard
         return [
             Row("model_name_or_path", "1 Model", wizard.model, told=_told("model_name_or_path"),
-                placeholder="a folder, or a name on the Hub"),
+                placeholder="a folder or a Hub name"),
             Row("dataset", "2 Data", wizard.dataset, told=_told("dataset"),
-                placeholder="a JSONL or CSV file, or a name on the Hub"),
+                placeholder="a file or a Hub name"),
             Row(EFFORT, "3 How thorough", wizard.effort, words=wizard.efforts,
                 told="How much is learned. More takes longer and needs more data to pay."),
-            Row(CARD, "4 For which card", HERE, words=wizard.cards,
+            Row(CARD, "4 Which card", HERE, words=wizard.cards,
                 told="Lengths and batches are chosen so that they fit this card."),
             Row("output_dir", "5 Where to", wizard.output_dir, told=_told("output_dir"),
                 placeholder="the run's folder"),
@@ -316,7 +316,7 @@ class ConfigScreen(PorosScreen):
             text = wizard.dataset if is_data else wizard.model
             told, is_bad = self.draft.lookups.told(text, is_data=is_data)
             if is_data and told and not is_bad:
-                told = ", ".join(filter(None, (told, self._cut())))
+                told = ", ".join(filter(None, (told, self._cut().partition(" of ")[0])))
             row.show(text, note=told, is_wrong=wrong or is_bad)
         elif key == "output_dir":
             row.show(wizard.output_dir, note=self._folder_note(), is_wrong=wrong)

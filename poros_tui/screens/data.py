@@ -325,7 +325,7 @@ class DataScreen(ChooserScreen):
         typed = self.typed
         entries = [Entry(f"{_AS_TYPED}{typed}", typed, "look at this")] if typed else []
         demo = str(train_path())
-        about = "174 answers, a lighthouse keeper's"
+        about = "174 answers in one voice"
         entries += [Entry("", "To try it out"), Entry(demo, "the demo's rows", about)]
         used = [one for one in self.state.recent_data if one != demo]
         if used:

@@ -91,6 +91,6 @@ def _entry(one: Suggestion) -> Entry:
     if one.num_params:
         is_small = one.num_params < _SMALL
         size = f"{one.num_params * 1000:.0f} M" if is_small else f"{one.num_params:.1f} B"
-    note = "gated" if one.is_gated else ""
+    note = "terms" if one.is_gated else ""
     value = f"{size:>8}  {word}"
     return Entry(one.name, one.title, value, getattr(glyphs.chosen(), glyph), colour, note)

@@ -32,8 +32,8 @@ from poros_tui.widgets.waiting import WaitingDialog
 _REFRESH_TICKS = 8
 NO_RUNS = (
     "No run yet.\n\n"
-    "Every run that is started on this machine, here or by a command, stands in this list:\n"
-    "with its curve, how it ended, and what can be done with it.\n\n"
+    "Every run that is started on this machine, here or by a command, stands in this list:"
+    " with its curve, how it ended, and what can be done with it.\n\n"
     "Press 1 for the guided setup or the demo."
 )
 

@@ -57,6 +57,7 @@ class CompareDialog(Dialog[None]):
 
     def on_mount(self) -> None:
         """Both curves in one frame."""
+        self.query_one(".compare").border_subtitle = "esc closes"
         first, second = self._runs
         behind, before = list(curve_of(second, "other")), list(curve_of(first, "curve"))
         marks = [mark for curve in behind for mark in _marks(curve)]
@@ -122,4 +123,6 @@ def _told(name: str, value: Any) -> str:
         return words.duration(value)
     if name in ("loss", "eval_loss"):
         return f"{value:.4f}"
+    if name == "tokens_per_s":
+        return words.count(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -118,7 +118,7 @@ def _rows(run: RunState, scene: Scene) -> list[Row]:
         rows.append(("loss", significant(steps.last("loss")), mean, SECOND))
     if run.evals:
         latest, best = run.evals[-1], min(run.evals, key=lambda found: found.eval_loss)
-        told = f"best {significant(best.eval_loss)}" if best is not latest else "its best"
+        told = f"best {significant(best.eval_loss)}" if best is not latest else "best"
         told += f", step {count(best.step)}"
         if not latest.step:
             told = "before training"
@@ -218,7 +218,7 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
     bar = stacked(parts, max(4, width - 5 - used.cell_length), scene.glyphs)
     plan = run.plan
     sizes = {
-        "this run": ours,
+        "run": ours,
         "others": others,
         "peak": run.peak_bytes or None,
         "plan": plan.peak_bytes or None if plan else None,
@@ -227,11 +227,10 @@ def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Co
     words = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size is not None]
     if others is None:
         words.insert(1, "others unknown")
+    while len(words) > 1 and len(" . ".join(words)) + 8 > width:
+        words.pop()  # the last ones are told before the run, too
     legend = Content.styled(f"     {f' {scene.glyphs.dot} '.join(words)} GB", QUIET)
-    return [
-        Content.assemble(("card ", QUIET), bar, used),
-        legend.truncate(width, ellipsis=True),
-    ]
+    return [Content.assemble(("card ", QUIET), bar, used), legend]
 
 
 def _heat(device: DeviceNow) -> str:

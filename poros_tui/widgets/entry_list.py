@@ -148,7 +148,9 @@ class EntryList(ScrollView, can_focus=True):
         if not 0 <= index < len(self._entries):
             return Strip.blank(width, base.rich_style)
         is_here = index == self.cursor
-        line = self._line(self._entries[index], width, plain=is_here and self.has_focus)
+        # What is cut ends a column before the bar.
+        room = width - self.show_vertical_scrollbar
+        line = self._line(self._entries[index], room, plain=is_here and self.has_focus)
         if is_here:
             line = line.stylize(
                 "$block-cursor-foreground on $block-cursor-background"

@@ -107,5 +107,5 @@ def _columns(room: int) -> dict[str, int]:
 
 def _cell(name: str, text: str, width: int) -> str:
     """A gap of two, then the text; numbers stand at the right."""
-    shown = words.shortened(text, width - 2)
+    shown = words.begun(text, width - 2) if name == "model" else words.shortened(text, width - 2)
     return f"  {shown:<{width - 2}}" if name in _LEFT else f"  {shown:>{width - 2}}"

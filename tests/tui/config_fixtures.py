@@ -16,10 +16,18 @@ from poros_tui.screens.config import ConfigScreen
 from poros_tui.screens.config_facts import DataFacts, ModelFacts
 from poros_tui.state import AppState
 from tests.engine.header_models import QWEN_7B, qwen_tensors, write_headers
-from tests.tui.pilot import MACHINE, app_of
+from tests.tui.pilot import MACHINE, StandingLookup, app_of
 
 MODEL, DATA = "Qwen/Qwen2.5-7B-Instruct", "harbour-voice.jsonl"
 RATES = Rates(24e9, 60e12)
+
+
+class Unanswered(StandingLookup):
+    """Nothing is ever found out."""
+
+    def ask(self, question: str) -> Any:
+        """What was put there."""
+        return self.answers.get(question)
 
 
 @cache

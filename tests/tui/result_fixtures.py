@@ -28,7 +28,7 @@ FINISHED = Outcome(
         ("time in steps", "8 min 12 s", "12.3 s a step"),
         ("tokens", "9,640", "20 a second"),
         ("waiting for copies", "0.1 %", "212 MB copied a step"),
-        ("host memory", "1.42 GB", "of the process, at most"),
+        ("host memory", "1.42 GB", "the process, at most"),
     ),
     asked=(
         Asked(

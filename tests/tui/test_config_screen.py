@@ -24,7 +24,7 @@ from poros_tui.screens.config_rows import Row
 from poros_tui.screens.train_orders import Orders
 from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
-from tests.tui.config_fixtures import DATA, MODEL, known, wizard_app
+from tests.tui.config_fixtures import DATA, MODEL, Unanswered, known, wizard_app
 from tests.tui.pilot import StandingLookup, app_of, piloted
 from tests.tui.result_fixtures import until
 from tests.tui.scenes.config import small_card
@@ -183,13 +183,6 @@ async def test_what_does_not_fit_is_asked_before_it_starts(app: PorosApp, pilot:
     assert app.screen is screen
     await pilot.press("f7")
     assert "max_seq_length" not in screen.wizard.own
-
-
-class Unanswered(StandingLookup):
-    """Nothing is ever found out."""
-
-    def ask(self, question: str) -> None:
-        """Not yet."""
 
 
 @config()

@@ -6,7 +6,8 @@ from textual.pilot import Pilot
 
 from poros_tui.app import PorosApp
 from poros_tui.engine.machine import Machine
-from tests.tui.config_fixtures import known, wizard_app
+from poros_tui.screens.config_draft import Lengths
+from tests.tui.config_fixtures import DATA, MODEL, Unanswered, known, wizard_app
 from tests.tui.scene import Scene
 
 
@@ -65,12 +66,34 @@ async def tight(app: PorosApp, pilot: Pilot[Any]) -> None:
     screen.show_all()
 
 
+async def unchecked(app: PorosApp, pilot: Pilot[Any]) -> None:
+    """The model is looked at still."""
+    screen = await known(app, pilot)
+    screen.wizard.enter("model_name_or_path", "Qwen/Qwen2.5-14B-Instruct")
+    screen.show_all()
+
+
+async def cut(app: PorosApp, pilot: Pilot[Any]) -> None:
+    """Some samples are longer than they may be."""
+    app.draft.lengths = Lengths(DATA, MODEL, 2048, [300] * 1167, [2600] * 37)
+    await known(app, pilot)
+
+
+def never_told() -> PorosApp:
+    """What was not looked up before is not known."""
+    app = wizard_app()
+    app.draft.lookups.models = Unanswered(None)
+    return app
+
+
 SCENES = [
     Scene("config", "empty", lambda: wizard_app(model="", data=""), unknown),
     Scene("config", "ok", wizard_app, ok),
     Scene("config", "error", wizard_app, error),
     Scene("config", "settings", wizard_app, settings),
     Scene("config", "file", wizard_app, preview, sizes=((120, 40),)),
+    Scene("config", "cut", wizard_app, cut),
+    Scene("config", "unchecked", never_told, unchecked, sizes=((80, 24),)),
     Scene("config", "tight", small_card, tight, sizes=((80, 24),)),
 ]
 by_state = {scene.state: scene for scene in SCENES}
