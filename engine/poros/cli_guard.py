@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import platform
+import re
 import sys
 import time
 import traceback
@@ -47,6 +48,10 @@ _TRAIN_PACKAGES = frozenset(
     }
 )
 
+
+# What click calls the kind of a number, and what people do.
+_KIND = re.compile(r"is not a valid (float|integer)(?: range)?$")
+_NUMBERS = {"float": "a number", "integer": "a whole number"}
 
 _NOT_NEEDED = ("scipy", "sklearn", "torchaudio", "torchvision")
 
@@ -187,6 +192,7 @@ def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context else name
     message = " ".join(error.format_message().split()).rstrip(".?")
+    message = _KIND.sub(lambda found: f"is not {_NUMBERS[found[1]]}", message)
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
 
 

@@ -44,6 +44,7 @@ def init(path: Path, *, model: str, data: str, force: bool, as_json: bool) -> in
     text = init_file.render(settings, [f"poros train {'FILE' if is_stdout else path}", *notes])
     if not is_stdout:
         _write(path, text)
+    notes += schedule.problems  # what is mended in the data need not stand in the file
     if as_json:
         written = {"yaml": text} if is_stdout else {}
         print_json({"path": str(path), "settings": settings, "notes": notes, **written})

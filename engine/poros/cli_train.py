@@ -102,6 +102,7 @@ def train(
         starting_runs.refuse_starting(guard.run_folder)
         if run is not None:
             return run(loaded.config)
+        _refuse_place(loaded.config)
         with starting_runs.noted(guard.run_folder):
             return call_engine(
                 "poros.training.command",
@@ -112,6 +113,18 @@ def train(
                 began_s=began_s,
                 detached=detached,
             )
+
+
+def _refuse_place(config: PorosConfig) -> None:
+    """What a look tells, now and not after seconds of imports.
+
+    Who holds the folder is left to the run: by then an earlier one may have given it back.
+    """
+    from poros.home_paths import typed_path
+    from poros.run_folder import refuse_bad_place, refuse_missing_checkpoint
+
+    refuse_bad_place(typed_path(config.output_dir))
+    refuse_missing_checkpoint(config.resume)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,12 @@ def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
 
 def _refuse_others(data: str, path: Path) -> None:
     if path.suffix.lower() == ".parquet" or not (path.exists() or looks_like_path(data)):
+        has_extra = all(find_spec(name) for name in ("torch", "datasets"))
         what = "Parquet files" if path.suffix.lower() == ".parquet" else "data sets of the Hub"
         raise PorosConfigError(
             f"{what} are read by the train extra",
             where=f"data {data}",
-            remediation=f"{_INSTALL}, and name a model: --model",
+            remediation=f"{'' if has_extra else f'{_INSTALL}, and '}name a model: --model",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from poros.config import PorosConfig
 from poros.errors import PorosArchNotValidatedError, PorosError, escape_control
 from poros.home_paths import typed_path
-from poros.run_folder import look_at_place
+from poros.run_folder import look_at_place, refuse_missing_checkpoint
 from poros.starting_runs import refuse_starting
 
 Look = Callable[[PorosConfig], dict[str, Any]]
@@ -37,6 +37,7 @@ def looked_at(
         return name in found
 
     look("output", _output)
+    look("resume", _resume)
     has_model = look("model", lambda config: _model(config, probes=read_data is not None))
     look("data", read_data if has_model and read_data is not None else _raw_data)
     return found, problems
@@ -81,6 +82,12 @@ def _output(config: PorosConfig) -> dict[str, Any]:
     refuse_starting(path)
     state = look_at_place(path, identity=identity, resume=config.resume != "never")
     return {"path": str(path), "state": state}
+
+
+def _resume(config: PorosConfig) -> dict[str, Any]:
+    """Whether a checkpoint is what it should be is known when it is read."""
+    refuse_missing_checkpoint(config.resume)
+    return {"from": config.resume}
 
 
 def _model(config: PorosConfig, *, probes: bool) -> dict[str, Any]:

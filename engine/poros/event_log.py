@@ -23,7 +23,8 @@ from poros import atomic, events, failpoints
 from poros.events import Event, RunFailed, RunFinished
 
 _LAST_BYTES = 256 << 10
-_APART = "events.last"
+APART = "events.last"
+"""The small file beside an event file. A run that was killed leaves it."""
 _APART_BYTES = 4096
 """One block of most disks: it can be written over without more room."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -202,7 +203,7 @@ def last_line(path: Path) -> str:
 
 def _apart(path: Path) -> Path:
     """The file with room for the last line of an event file."""
-    return path.with_name(_APART)
+    return path.with_name(APART)
 
 
 def _line_apart(path: Path) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from poros.check_memory import Wanted, planned
 from poros.errors import PorosDataError, PorosError, PorosHubError, escape_control
 from poros.home_paths import typed_path
 from poros.memory_sizes import ModelSizes
+from poros.row_shapes import detect_shape
 from poros.rows import read_rows
 from poros.told_sizes import told_size
 
@@ -34,10 +35,12 @@ class Sized:
     Attributes:
         settings: By key of the config.
         notes: In words, for the head of the file.
+        problems: What is to be mended before a run, in words.
     """
 
     settings: dict[str, Any]
     notes: list[str]
+    problems: list[str] = field(default_factory=list)
 
 
 def model_sizes(model: str) -> tuple[ModelSizes | None, str]:
@@ -97,21 +100,28 @@ def schedule_for(data: str) -> Sized:
     is_read = path.suffix.lower() in _COUNTED_SUFFIXES and path.is_file()
     if not is_read or path.stat().st_size > _MOST_COUNTED_BYTES:
         return Sized({}, [])
-    num_rows = len(read_rows(path, "skip"))
-    if not num_rows:
+    rows = read_rows(path, "skip")
+    num_rows = len(rows)
+    if not rows:
         raise PorosDataError(
             "no rows", where=escape_control(data), remediation="give a file with rows in it"
         )
+    problems = []
+    try:
+        detect_shape(rows)
+    except PorosDataError as error:
+        problems.append(f"not to be trained on yet: {error}")
     num_epochs = usual_epochs(num_rows)
     num_steps = num_epochs * -(-num_rows // _SAMPLES)
     if num_steps >= 10 * _USUAL_WARMUP:
-        return Sized({}, [])
+        return Sized({}, [], problems)
     warmup = num_steps // 10
-    rows = "1 row, seen" if num_rows == 1 else f"{num_rows} rows, each seen"
+    seen = "1 row, seen" if num_rows == 1 else f"{num_rows} rows, each seen"
     often = "once" if num_epochs == 1 else f"{num_epochs} times (num_epochs)"
     steps = f"{num_steps} optimizer step{'s' * (num_steps > 1)}"
     settings = {"warmup_steps": warmup} | ({"num_epochs": num_epochs} if num_epochs > 1 else {})
-    return Sized(settings, [f"{rows} {often}, are {steps}, {warmup} of them to warm up"])
+    note = f"{seen} {often}, are {steps}, {warmup} of them to warm up"
+    return Sized(settings, [note], problems)
 
 
 def usual_epochs(num_rows: int, in_step: int = _SAMPLES) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ def iterate_rows(path: Path, bad_lines: BadLines) -> Iterator[Row]:
             remediation=f"use one of {', '.join(_READERS)}, .parquet",
         )
     try:
+        _refuse_utf_16(path)
         yield from reader(path, bad_lines)
     except OSError as error:
         raise refused(
@@ -120,6 +122,19 @@ def iterate_rows(path: Path, bad_lines: BadLines) -> Iterator[Row]:
             where=path,
             remediation="check its permissions and the disk",
         ) from error
+
+
+def _refuse_utf_16(path: Path) -> None:
+    """What Windows may write; not a line of it could be read."""
+    with path.open("rb") as file:
+        is_utf_16 = file.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE)
+    if is_utf_16:
+        raise PorosDataError(
+            "the file is UTF-16, and UTF-8 is wanted",
+            where=f"{path}:1:1",
+            remediation="save it as UTF-8: an editor asks for the encoding, PowerShell takes"
+            " -Encoding utf8",
+        )
 
 
 def check_is_file(path: Path) -> None:
@@ -149,8 +164,14 @@ def refuse_missing(name: str) -> None:
     """Refuse the path of a file that is not there; nothing is read, and no name is looked up.
 
     Raises:
-        PorosDataError: Nothing is there, or a folder.
+        PorosDataError: Nothing is there, or a folder; or stdin is meant, which is read once only.
     """
+    if name == "-":
+        raise PorosDataError(
+            "data can't come through a pipe",
+            where="-",
+            remediation="write it to a file, and give the file's name",
+        )
     path = typed_path(name)
     if path.exists() or looks_like_path(name):
         check_is_file(path)

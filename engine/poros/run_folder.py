@@ -24,7 +24,8 @@ from typing import Any
 
 from poros import atomic
 from poros.control_place import POINTER, SOCKET
-from poros.errors import PorosOutputError, escape_control
+from poros.errors import PorosOutputError, PorosResumeError, escape_control
+from poros.home_paths import typed_path
 from poros.os_errors import refused
 
 FORMAT = 1
@@ -267,6 +268,20 @@ def refuse_bad_place(path: Path) -> None:
         raise _taken(path, f"the folder has files that are no run's ({', '.join(foreign)})")
     if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
         raise _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def refuse_missing_checkpoint(setting: str) -> None:
+    """The same of ``resume: auto|never|PATH``: a checkpoint that is named has to be there.
+
+    Raises:
+        PorosResumeError: It is not.
+    """
+    if setting not in ("auto", "never") and not typed_path(setting).is_dir():
+        raise PorosResumeError(
+            "no such checkpoint",
+            where=escape_control(setting),
+            remediation="name a folder like checkpoints/step-000010 of a run, or --resume auto",
+        )
 
 
 def _refuse_other_run(path: Path, identity: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from poros import atomic, run_folder, run_registry, starting_runs
 from poros.control_place import POINTER, SOCKET
 from poros.errors import PorosConfigError, PorosError, PorosOutputError, escape_control
+from poros.event_log import APART
 from poros.home_paths import typed_path
 from poros.run_registry import Known
 from poros.run_story import Story, read_story
@@ -25,7 +26,7 @@ KILLED = "killed"
 
 _OURS = (
     "run.json", "config.yaml", "events.jsonl", "lock", "logs", "checkpoints", "adapter",
-    "memory_map.json", SOCKET, POINTER, "report.html", "report.md",
+    "memory_map.json", APART, SOCKET, POINTER, "report.html", "report.md",
 )  # fmt: skip
 
 

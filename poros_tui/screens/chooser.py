@@ -148,8 +148,8 @@ class ChooserScreen(PorosScreen):
         return isinstance(self.focused, Input) and bool(self.typed)
 
     def lead_to(self, widget: Widget) -> None:
-        """Give something the keyboard, unless a name is being typed."""
-        if not self.is_typing:
+        """Give something the keyboard, unless a name is, or is going to be, typed."""
+        if not isinstance(self.focused, Input):
             widget.focus()
 
     def submitted(self, event: Input.Submitted) -> str:
@@ -217,4 +217,5 @@ class ChooserScreen(PorosScreen):
 
     def _opened(self, path: str | None) -> None:
         if path:
+            self.set_focus(self.query_one(EntryList))  # now, before what comes of it is led to
             self.ask(path)

@@ -256,8 +256,14 @@ class DataScreen(ChooserScreen):
         if isinstance(document, dict) and document.get("raw"):
             if self.record is None:
                 self._show_rows(document)
-        elif self._count is None and self.record is None and error != "cancelled":
-            self.refuse(failed(document, error))
+        elif self.record is None and error != "cancelled":
+            record = failed(document, error)
+            if record["error"].get("code") == "E-data" and self._count is not None:
+                # Counting reads the same lines, after seconds of imports.
+                self._count.cancel()
+                self._count = None
+            if self._count is None:
+                self.refuse(record)
 
     def _take_count(self, document: Any, error: str) -> None:
         if isinstance(document, dict) and "sample" in document:

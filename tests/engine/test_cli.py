@@ -122,6 +122,22 @@ def test_a_dry_run_tells_all_that_stands_in_the_way(config, tmp_path):
     assert [problem["exit_code"] for problem in record["problems"]] == [7, 4, 3]
 
 
+@pytest.mark.parametrize(
+    ("word", "code", "told"),
+    [
+        ("output_dir=no/where", 7, "the output folder's parent is missing, no/where"),
+        ("resume=no/checkpoint", 6, "no such checkpoint, no/checkpoint"),
+    ],
+)
+def test_a_place_that_is_wrong_is_told_before_libraries_are_read(
+    config, monkeypatch, word, code, told
+):
+    monkeypatch.setattr("poros.cli_train.call_engine", lambda *words, **named: 0)
+    ended = poros_here("train", str(config), "--set", word)
+    assert (ended.returncode, told in ended.stderr) == (code, True)
+    assert poros_here("train", str(config)).returncode == 0
+
+
 @pytest.mark.usefixtures("no_torch")
 def test_a_dry_run_as_json(config):
     done = poros_here("train", str(config), "--dry-run", "--json", "--device", "cpu")

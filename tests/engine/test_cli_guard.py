@@ -25,6 +25,16 @@ def test_the_command_s_own_code_is_the_exit_code():
     assert Guard().run(command(lambda: None), [], name="work") == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(click.FloatRange(min=0), "is not a number"), (click.INT, "is not a whole number")],
+)
+def test_a_number_that_is_none_is_told_in_plain_words(capsys, kind, told):
+    work = click.Command("work", params=[click.Option(["--vram"], type=kind)])
+    assert Guard().run(work, ["--vram", "12GB"], name="work") == 2
+    assert f"'12GB' {told}, work -> see work --help" in capsys.readouterr().err
+
+
 def test_an_error_s_lines_go_to_stderr(capsys):
     assert Guard().run(failing(PorosStorageError("disk full")), [], name="work") == 8
     several = PorosConfigError.of([PorosConfigError("a"), PorosConfigError("b")])

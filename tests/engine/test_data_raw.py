@@ -53,14 +53,15 @@ def test_of_a_large_file_the_first_rows_are_looked_at(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["owner/set", "rows.parquet", "imdb"])
-def test_what_only_the_extra_reads_is_told_with_the_line_that_installs_it(
-    tmp_path, monkeypatch, name
-):
+@pytest.mark.parametrize("has_extra", [True, False])
+def test_what_only_the_extra_reads_is_told_with_what_helps(tmp_path, monkeypatch, name, has_extra):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data_raw, "find_spec", lambda name: has_extra or None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     ended = poros_here("data", name)
     assert ended.returncode == 2
-    assert "poros-tui[train]" in ended.stderr
+    assert ended.stderr.rstrip().endswith("name a model: --model")
+    assert ("poros-tui[train]" in ended.stderr) == (not has_extra)
 
 
 def test_the_command_shows_rows_to_people_and_json(tmp_path):

@@ -30,7 +30,7 @@ def sizes(tmp_path_factory):
 @pytest.fixture
 def data(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text("{}\n")
+    path.write_text('{"text": "a"}\n')
     return str(path)
 
 
@@ -123,6 +123,16 @@ def test_a_small_file_gets_a_warm_up_that_fits(tmp_path):
     ended = poros_here("init", str(tmp_path / "x.yaml"), "-m", "a/b", "-d", str(path))
     assert (ended.returncode, "no rows" in ended.stderr) == (3, True)
     assert not (tmp_path / "x.yaml").exists()
+
+
+def test_rows_of_no_shape_are_told_and_leave_no_word_in_the_file(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "a", "reply": "b"}\n')
+    path = tmp_path / "x.yaml"
+    ended = poros_here("init", str(path), "-m", "a/b", "-d", str(tmp_path / "rows.jsonl"))
+    assert ended.returncode == 0
+    assert "not to be trained on yet: the keys of the rows fit no known shape" in ended.stdout
+    assert "rename question to prompt" in ended.stdout
+    assert "rename question" not in path.read_text()
 
 
 def test_stdout_gets_the_text_alone(data):

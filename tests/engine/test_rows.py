@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from poros.errors import PorosDataError
-from poros.rows import MAX_BAD_LINES, BadLines, read_rows
+from poros.rows import MAX_BAD_LINES, BadLines, read_rows, refuse_missing
 
 GOOD = b'{"text": "one"}\n{"text": "two"}\n'
 
@@ -71,6 +71,20 @@ def test_the_error_shows_the_first_80_characters_escaped(tmp_path):
     assert r"begins: {" in line
     assert "\\x1b[31m" in line
     assert 50 < line.count("x" * 10) * 10 <= 70
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_utf_16_is_told_once_for_the_whole_file(tmp_path, name, encoding):
+    raw = '\ufeff{"text": "one"}\n'.encode(encoding)
+    with pytest.raises(PorosDataError, match="UTF-16, and UTF-8 is wanted") as caught:
+        read_rows(write(tmp_path, name, raw), "skip")
+    assert "UTF-8" in caught.value.remediation
+
+
+def test_a_pipe_is_no_data():
+    with pytest.raises(PorosDataError, match="through a pipe"):
+        refuse_missing("-")
 
 
 def test_too_many_bad_lines_are_an_error_even_when_skipping(tmp_path):

@@ -212,6 +212,8 @@ def test_removing_a_run_leaves_what_is_not_the_runs(tmp_path):
     assert runs.remove_run(look(tmp_path / "a")) == ["notes.txt"]
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["notes.txt"]
     make(tmp_path / "b")
+    EventLog(tmp_path / "b" / "events.jsonl")  # never closed, as by a run that was killed
+    assert (tmp_path / "b" / "events.last").exists()
     assert runs.remove_run(look(tmp_path / "b")) == []
     assert not (tmp_path / "b").exists()
     assert runs.list_runs() == []

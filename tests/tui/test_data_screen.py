@@ -160,6 +160,41 @@ def test_a_file_that_is_missing_is_told_at_once_without_a_child(tmp_path):
     run()
 
 
+def test_a_wrong_row_is_told_without_waiting_for_the_count():
+    error = {"code": "E-data", "message": "no rows", "where": "d.jsonl", "remediation": "write one"}
+    count = RecordedTask(["data"], goes_on=True)
+
+    def answer(words):
+        if "-m" in words:
+            return count
+        return RecordedTask(words, [{"error": error}], exit_code=3)
+
+    def make():
+        return app_of(
+            AppState(model=scenes.MODEL, data="d.jsonl"), make_task=answers({"data": answer})
+        )
+
+    @piloted(mode="data", make=make)
+    async def run(app, pilot):
+        await at(app, pilot, "data")
+        for _ in range(3):
+            await app.tick()
+        assert "No rows" in text(app, "#data-verdict .said")
+        assert count.result.state == "cancelled"
+
+    run()
+
+
+@piloted(mode="data", make=lambda: app_of(AppState()))
+async def test_an_answer_leaves_the_keyboard_in_the_field_that_was_just_emptied(app, pilot):
+    app.screen.ask("earlier.jsonl")
+    await pilot.press("slash", "ctrl+u")
+    app.screen._show_rows(scenes.raw())
+    await pilot.pause()
+    await pilot.press(*"of")  # the list's `o` would open a dialog
+    assert app.screen.query_one(Input).value == "of"
+
+
 @piloted(mode="data", make=lambda: app_of(AppState()))
 async def test_what_is_typed_while_an_enter_waits_is_kept(app, pilot):
     """On a slow machine the next name may be half typed before the first one is looked at."""

@@ -11,7 +11,7 @@ from poros import atomic
 from poros.errors import PorosResumeError
 from poros.events import Event, Warned
 from poros.home_paths import typed_path
-from poros.run_folder import RunFolder
+from poros.run_folder import RunFolder, refuse_missing_checkpoint
 from poros.run_story import Story, read_story
 from poros.training.checkpoint import TrainerState, refused, verify
 
@@ -74,12 +74,7 @@ def _newest(run: RunFolder, emit: Callable[[Event], None]) -> ResumePoint | None
 
 
 def _named(run: RunFolder, path: Path) -> ResumePoint:
-    if not path.is_dir():
-        raise PorosResumeError(
-            "no such checkpoint",
-            where=str(path),
-            remediation="name a folder like checkpoints/step-000010 of a run, or --resume auto",
-        )
+    refuse_missing_checkpoint(str(path))
     in_this_run = path.resolve().parent == run.checkpoints.resolve()
     if not in_this_run and list_checkpoints(run.checkpoints):
         raise refused(path, f"it is of another run than {run.path}, which has its own checkpoints")

@@ -71,6 +71,7 @@ def test_it_refuses_what_the_run_refuses(ran, tmp_path):
         ({"max_seq_length": 256}, 2, "128 positions"),
         ({"dataset": str(bad)}, 7, "the folder belongs to another run"),
         ({"resume": "never"}, 7, "resume is never"),
+        ({"resume": "checkpoints/step-9"}, 6, "no such checkpoint, checkpoints/step-9"),
     ):
         ended = dry_run(tmp_path, settings | change)
         assert (ended.returncode, told in ended.stderr) == (code, True), ended.stderr
