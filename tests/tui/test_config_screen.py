@@ -25,7 +25,7 @@ from poros_tui.screens.train_orders import Orders
 from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
 from tests.tui.config_fixtures import DATA, MODEL, Unanswered, known, wizard_app
-from tests.tui.pilot import StandingLookup, app_of, piloted
+from tests.tui.pilot import app_of, piloted
 from tests.tui.result_fixtures import until
 from tests.tui.scenes.config import small_card
 
