@@ -257,8 +257,7 @@ def start_engine(
         words: The command line.
         environ: The child's whole environment; None: this process's.
     """
-    return Engine(typed_path(folder).absolute(), Child(words, environ))
-    return _begun(folder.expanduser().absolute(), Child([*PROGRAM, *words], environ))
+    return _begun(typed_path(folder).absolute(), Child([*PROGRAM, *words], environ))
 
 
 def _begun(folder: Path, child: Child, start: Start | None = None) -> Engine:

@@ -32,7 +32,8 @@ def test_rows_have_their_fields_and_the_turns_they_would_be_read_as(tmp_path):
 def test_keys_of_no_shape_are_told_with_those_that_are_known(tmp_path):
     found = data_raw.raw_rows(write(tmp_path, {"ask": "a", "answer": "b"}))
     assert found["shape"] is None
-    assert "prompt_completion (prompt, completion)" in found["problem"]
+    assert "the columns ask, answer" in found["problem"]
+    assert "prompt and completion" in found["problem"]
     assert found["rows"][0]["turns"] is None
 
 

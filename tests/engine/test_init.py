@@ -130,7 +130,10 @@ def test_rows_of_no_shape_are_told_and_leave_no_word_in_the_file(tmp_path):
     path = tmp_path / "x.yaml"
     ended = poros_here("init", str(path), "-m", "a/b", "-d", str(tmp_path / "rows.jsonl"))
     assert ended.returncode == 0
-    assert "not to be trained on yet: the keys of the rows fit no known shape" in ended.stdout
+    assert (
+        "not to be trained on yet: Poros knows no rows with the columns question, reply"
+        in ended.stdout
+    )
     assert "rename question to prompt" in ended.stdout
     assert "rename question" not in path.read_text()
 
