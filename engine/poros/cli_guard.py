@@ -26,6 +26,7 @@ from poros.errors import (
     PorosConfigError,
     PorosError,
     PorosHostMemoryError,
+    PorosOutputError,
     PorosStorageError,
     escape_control,
 )
@@ -55,6 +56,9 @@ _NUMBERS = {"float": "a number", "integer": "a whole number"}
 
 _NOT_NEEDED = ("scipy", "sklearn", "torchaudio", "torchvision")
 
+_NO_FOLDER = PorosOutputError(
+    "the folder you are in was deleted", remediation="cd to one that is there"
+)
 _NO_MEMORY = PorosHostMemoryError(
     "the computer has too little memory", remediation="close other programs and run again"
 )
@@ -113,7 +117,9 @@ class Guard:
         return result if isinstance(result, int) else 0
 
     def _report_os_error(self, error: OSError) -> int:
-        """A full or failing stdout is the user's; any other OSError that gets here is our bug."""
+        """A failing stdout and a folder that went away are told; any other is our bug."""
+        if isinstance(error, FileNotFoundError) and not _is_here():
+            return self._report(_NO_FOLDER)
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
             _abandon_stdout()
             return tell(
@@ -186,6 +192,14 @@ def _before_libraries() -> None:
     for name in _NOT_NEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
+def _is_here() -> bool:
+    """The folder that this process is in is still there."""
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:

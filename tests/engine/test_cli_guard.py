@@ -1,12 +1,13 @@
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from poros.cli_guard import Guard, call_engine
-from poros.errors import PorosConfigError, PorosStorageError
+from poros.errors import PorosConfigError, PorosOutputError, PorosStorageError
 
 
 def command(body):
@@ -77,6 +78,16 @@ def test_a_bug_with_nowhere_to_write_shows_its_traceback(tmp_path, monkeypatch, 
     monkeypatch.setenv("POROS_CACHE", str(tmp_path / "file"))
     assert Guard().run(failing(ZeroDivisionError()), [], name="work") == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_folder_that_went_away_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    code = Guard().run(command(lambda: print(Path("x").absolute())), [], name="poros")
+    assert code == PorosOutputError.exit_code
+    told = "poros: error[E-output]: the folder you are in was deleted -> cd to one that is there\n"
+    assert capsys.readouterr().err == told
 
 
 def test_an_interrupt_is_130_without_a_traceback(capsys):
