@@ -75,7 +75,9 @@ def _key(key: str, does: str) -> Content:
 
 def _finished(run: RunState, width: int, glyphs: Glyphs) -> Content:
     finished, steps = run.finished, run.steps
-    took = f" in {duration(finished.duration_s)}" if finished else ""
+    # Of a run that went on, the ending tells of the last start alone.
+    some = f", those after step {run.first_step}," if run.first_step else ""
+    took = f"{some} in {duration(finished.duration_s)}" if finished else ""
     lines = [
         Content.styled(f"{glyphs.ok} Trained: {count(run.step)} steps{took}.", "bold $success")
     ]

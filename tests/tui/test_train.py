@@ -10,6 +10,7 @@ from textual.widgets import Input, Static
 from poros import events
 from poros_tui import run_control
 from poros_tui.engine import commands
+from poros_tui.engine.process import Ending
 from poros_tui.engine.run_alerts import Surroundings, alerts_of
 from poros_tui.engine.run_pace import pace_of
 from poros_tui.engine.run_state import RunState
@@ -18,6 +19,7 @@ from poros_tui.glyphs import FANCY
 from poros_tui.screens import train_numbers
 from poros_tui.screens.train import TrainScreen
 from poros_tui.screens.train_curves import View, at_cursor, picture_of
+from poros_tui.screens.train_ending import told_ending
 from poros_tui.screens.train_numbers import Scene, run_lines
 from poros_tui.state import AppState
 from poros_tui.widgets.block_map import BlockMap
@@ -115,6 +117,9 @@ async def test_a_run_that_saved_nothing_is_not_said_to_go_on(app, pilot):
 @piloted(mode="train", size=WIDE, make=scenes.done)
 async def test_a_finished_run_leads_to_its_result(app, pilot):
     assert "Trained: 40 steps in 3 min 50 s." in text_of(app, "#ending-lines")
+    run = dataclasses.replace(app.state.followed.run, first_step=30)
+    told = told_ending(run, Ending("finished", 0, "finished"), 80, FANCY).text.plain
+    assert "Trained: 40 steps, those after step 30, in 3 min 50 s." in told
     await pilot.press("enter")
     assert app.current_mode == "result"
 
