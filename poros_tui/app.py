@@ -169,7 +169,7 @@ class PorosApp(App[int]):
     def action_command_palette(self) -> None:
         """Every action, found by typing."""
         if not isinstance(self.screen, CommandPalette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     def on_unmount(self) -> None:
         """The thread ends by itself."""

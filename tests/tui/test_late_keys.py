@@ -146,3 +146,13 @@ async def test_a_model_chosen_elsewhere_goes_before_what_was_typed(app, pilot):
     await pilot.pause()
     assert screen.wizard.model == "someone/chosen"
     assert screen.rows["model_name_or_path"].text == "someone/chosen"
+
+
+@piloted(mode="home")
+async def test_a_palette_opens_while_the_one_before_is_closing(app, pilot):
+    await pilot.press("ctrl+p")
+    closing = app.screen.dismiss()
+    app.action_command_palette()
+    await closing
+    await pilot.pause()
+    assert isinstance(app.screen, CommandPalette)

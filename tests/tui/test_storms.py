@@ -81,9 +81,10 @@ async def stormed(app, seeds, num_steps=NUM_STEPS):
             for step in storms.script(seed, num_steps):
                 send(app, step)
                 await asyncio.sleep(step.wait_s)
-                if not app.is_running or app._exit:
+                if has_left(app):
                     return number
-            await comes_to_rest(app, pilot)
+            if not await comes_to_rest(app, pilot):
+                return number
         app.exit(0)
     return len(seeds)
 
@@ -103,12 +104,18 @@ def send(app, step):
             app.post_message(kind(None, *step.click, 0, 0, 1, False, False, False, *step.click))
 
 
+def has_left(app):
+    return not app.is_running or app._exit
+
+
 async def comes_to_rest(app, pilot):
-    """It answers still: dialogs close, and a number key goes to its screen."""
+    """It answers still: dialogs close, and a number key goes to its screen; whether it is there."""
     send(app, storms.Step(size=(80, 24)))
     for _ in range(400):
+        if has_left(app):  # a key that waited for its turn
+            return False
         if app.current_mode == "home" and len(app.screen_stack) == 1:
-            return
+            return True
         send(app, storms.Step(keys=("escape", "1")))
         await pilot.pause(0.05)
     raise AssertionError(f"it is stuck at {app.screen_stack}, focus {app.focused}")
