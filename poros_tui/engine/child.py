@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from poros.events import RunFailed, RunFinished, from_line
 
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept, for Python warns of one that is let go of while it runs; ours may outlive this process."""
+
 
 class Child:
     """It outlives this process; nothing here waits for it."""
@@ -30,6 +33,7 @@ class Child:
             env=None if environ is None else dict(environ),
             start_new_session=True,
         )
+        _started.append(self._process)
         self._lock = threading.Lock()
 
     @property

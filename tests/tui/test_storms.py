@@ -111,7 +111,8 @@ def has_left(app):
 async def comes_to_rest(app, pilot):
     """It answers still: dialogs close, and a number key goes to its screen; whether it is there."""
     send(app, storms.Step(size=(80, 24)))
-    for _ in range(400):
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
         if has_left(app):  # a key that waited for its turn
             return False
         if app.current_mode == "home" and len(app.screen_stack) == 1:
