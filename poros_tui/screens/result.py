@@ -110,7 +110,7 @@ class ResultScreen(PorosScreen):
             self._show()
         chat = self.query_one(ChatPane)
         chat.tick()
-        self.key_names = {} if chat.is_answering else {"back": "Leave field"}
+        self.key_names = {} if chat.can_stop else {"back": "Leave field"}
 
     def action_pane(self, name: str) -> None:
         """Show a pane, in small windows instead of the others; the keyboard goes there."""

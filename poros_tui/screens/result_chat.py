@@ -80,6 +80,7 @@ class ChatPane(Vertical):
         self._heard = ""
         self._asked_s = 0.0
         self.is_answering = False
+        self._is_told_to_stop = False
         self.is_comparing = False
 
     def compose(self) -> ComposeResult:
@@ -127,7 +128,13 @@ class ChatPane(Vertical):
             self._tell("starting", "busy")
         self._add(f"{text}", "asked")
         self.is_answering, self._asked_s = True, time.monotonic()
+        self._is_told_to_stop = False
         self._talker.send({"say": text, "compare": self.is_comparing})
+
+    @property
+    def can_stop(self) -> bool:
+        """It answers, and was not told to stop: a model that is being loaded stops later."""
+        return self.is_answering and not self._is_told_to_stop
 
     def tick(self) -> None:
         """Show what was said since the last one."""
@@ -146,8 +153,9 @@ class ChatPane(Vertical):
             self._tell(f"{self._state}  {waited}", "busy", keep=True)
 
     def action_back(self) -> None:
-        """Stop the answer; without one, leave the field."""
-        if self.is_answering and self._talker is not None:
+        """Stop the answer; leave the field where there is none, or it does not stop at once."""
+        if self.can_stop and self._talker is not None:
+            self._is_told_to_stop = True
             self._talker.send({"stop": True})
         else:
             self.screen.set_focus(None)

@@ -154,6 +154,9 @@ async def test_a_question_is_answered_word_by_word(app: PorosApp, pilot: Any) ->
     await pilot.press("escape")
     await until(app, pilot, lambda: {"stop": True} in talker.sent)
     assert app.focused is screen.query_one("#question", Input)
+    await pilot.press("escape")  # it does not stop at once
+    await until(app, pilot, lambda: app.focused is None)
+    await pilot.press("c")
     talker._waiting.append(END | {"stopped": True})
     await until(app, pilot, lambda: "stopped" in text_of(screen, "talk-state"))
     await pilot.press("ctrl+n")
