@@ -232,6 +232,7 @@ class PorosApp(App[int]):
     async def tick(self) -> None:
         """What is new reaches the shown screen."""
         await self._key_turns.tick()
+        self._catch_size()
         self.state.machine = self._watch.latest
         if self.state.followed is not None:
             self.state.followed.tick()
@@ -247,6 +248,13 @@ class PorosApp(App[int]):
                     screen.tick()
         if self.state.is_dirty and self._keep:
             await asyncio.to_thread(state.save, self.state.to_json())
+
+    def _catch_size(self) -> None:
+        """Of two signals of another size that come at once, Textual may tell the first one last."""
+        if isinstance(self._driver, ContinuedDriver):
+            size = self._driver.size_now()
+            if size != self.size:
+                self.post_message(events.Resize(size, size))
 
     def watch_disk(self, folder: Path) -> None:
         """From the next look on the disk is the one of this folder."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Size
 
 HUNG_UP = 129
 """Exit code: 128 + SIGHUP, also where that signal does not come."""
@@ -36,6 +38,10 @@ class ContinuedDriver(LinuxDriver):
         if is_continued:
             self.attrs_before = attributes
             self.send_message(self.SignalResume())
+
+    def size_now(self) -> Size:
+        """Columns and rows of the terminal, whatever signals said."""
+        return Size(*shutil.get_terminal_size())
 
     def stop_application_mode(self) -> None:
         """Give the terminal back."""

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.command import CommandPalette
+from textual.geometry import Size
 from textual.worker import WorkerFailed
 
 import poros_tui
+from poros_tui.driver import ContinuedDriver
 from poros_tui.screens.config import ConfigScreen
 from poros_tui.screens.config_preview import PathDialog as NameDialog
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
@@ -156,3 +158,15 @@ async def test_a_palette_opens_while_the_one_before_is_closing(app, pilot):
     await closing
     await pilot.pause()
     assert isinstance(app.screen, CommandPalette)
+
+
+@piloted()
+async def test_a_size_that_was_told_in_the_wrong_order_is_mended(app, pilot):
+    true_driver = app._driver
+    app._driver = ContinuedDriver.__new__(ContinuedDriver)
+    app._driver.size_now = lambda: Size(100, 30)
+    await app.tick()
+    app._driver = true_driver
+    for _ in range(5):
+        await pilot.pause(0.02)
+    assert app.screen.size == Size(100, 30)
