@@ -189,6 +189,8 @@ def tick_texts(values: list[float], *, is_log: bool) -> list[str]:
     if is_log or len(values) < 2:
         return [f"{value:,.10g}" if 1e-4 <= abs(value) < 1e7 else f"{value:g}" for value in values]
     step = min(abs(b - a) for a, b in pairwise(values))
+    if not step:  # nearer than floating point tells apart
+        return [f"{value:g}" for value in values]
     if step >= 1e6 or step < 1e-5:
         largest = max(abs(value) for value in values)
         told_apart = math.floor(math.log10(largest)) - math.floor(math.log10(step) + 1e-9) + 1
