@@ -23,6 +23,7 @@ demo: $(DEMO_STAMP) ## Fine-tune a small real model, streamed, and compare its a
 
 test: $(DEV_STAMP) ## All tests but the long ones
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m "not alone and not gpu and not long"
+	@# Those that tell time, when no other test runs; only their files, for reading all takes seconds.
 	@$(BIN)/python -m pytest -q -m "alone and not long" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 check: $(DEV_STAMP) ## Format, lint, import contracts, types, the site of docs/

@@ -21,6 +21,7 @@ from poros import events, runs
 from poros.cli_guard import Guard
 from poros.cli_train import train
 from poros.errors import INTERRUPTED, PorosError, escape_control
+from poros.home_paths import typed_path
 from poros.progress import JsonPrinter, LinePrinter, Printer
 from poros_tui.engine.commands import Command, NoEngineError, order
 from poros_tui.engine.follow import Follower, Line
@@ -160,7 +161,7 @@ def _follow_found(engine: Engine, *, json_lines: bool) -> None:
 
 def _tell_others(folder: Path) -> None:
     """Nobody can be asked here; that of this folder is refused by the engine."""
-    here = folder.expanduser().resolve()
+    here = typed_path(folder).resolve()
     others = [str(path) for path in runs.going_on() if path.resolve() != here]
     if others:
         named = escape_control(", ".join(others))

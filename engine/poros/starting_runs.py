@@ -16,6 +16,7 @@ from pathlib import Path
 
 from poros.atomic import write_file
 from poros.errors import PorosOutputError, PorosStorageError, escape_control
+from poros.home_paths import typed_path
 from poros.run_folder import free_name
 from poros.run_registry import registry_folder
 
@@ -50,7 +51,7 @@ def note(path: Path, pid: int) -> None:
     born = _born(pid)
     if born is None:
         return
-    record = {"path": str(path.expanduser().absolute()), "born": born}
+    record = {"path": str(typed_path(path).absolute()), "born": born}
     with contextlib.suppress(OSError, PorosStorageError):
         place = _place(pid)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def starting_runs() -> list[StartingRun]:
 def starting_in(path: Path) -> StartingRun | None:
     """The run that is about to begin in a folder."""
     found = starting_runs()
-    here = path.expanduser().resolve() if found else path
+    here = typed_path(path).resolve() if found else path
     return next((run for run in found if run.path.resolve() == here), None)
 
 

@@ -129,8 +129,10 @@ class Engine:
         """Of the process; None where it can't be told, or there is none."""
         if self._child is not None:
             return self._child.pid
+        if holder := run_folder.holder_pid(self.folder):
+            return holder
         starting = starting_runs.starting_in(self.folder)
-        return run_folder.holder_pid(self.folder) or (starting.pid if starting else None)
+        return starting.pid if starting else None
 
     @property
     def exit_code(self) -> int | None:
@@ -138,7 +140,7 @@ class Engine:
         return self._child.exit_code if self._child is not None else None
 
     def poll(self) -> State:
-        """Whether it is there; asks the kernel and a small folder (microseconds)."""
+        """Whether it is there; asks the kernel, and for one that starts a small folder."""
         if self._child is not None:
             if self.exit_code is not None:
                 return "ended"

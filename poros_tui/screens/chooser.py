@@ -91,8 +91,9 @@ class ChooserScreen(PorosScreen):
         with Horizontal(classes="chooser-line"):
             yield Static(str(self.TITLE), classes="chooser-label")
             yield Field(
-                placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True, max_length=4096
-            )
+                placeholder=self.PLACEHOLDER, id=f"{name}-name", compact=True,
+                max_length=_LONGEST_NAME,
+            )  # fmt: skip
         yield VerdictLine(id=f"{name}-verdict")
         with Container(id=f"{name}-choose", classes="chooser-list"):
             yield from self.choices()

@@ -1,20 +1,32 @@
 """What a person types or pastes where a path is asked for may be any text, and ends no app."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input
 
-from poros import rows, run_folder
+from poros import rows, run_folder, starting_runs
 from poros.errors import PorosDataError, PorosModelError
 from poros.home_paths import typed_path
 from poros.hub_names import parse_model
+from poros_tui import headless
 from poros_tui.screens.config_facts import look_at_data
 from poros_tui.screens.config_wizard import _place_problem
 from tests.tui.pilot import app_of, at, begun_at
 
 ANY_TEXT = ["~nosuchuser/rows.jsonl", "x" * 300, "/" + "x/" * 3000, "a\0b.jsonl"]
+
+
+@pytest.mark.parametrize("text", ANY_TEXT[:3])
+def test_a_run_in_such_a_folder_is_noted_and_looked_for_like_any_other(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    headless._tell_others(Path(text))
+    starting_runs.note(Path(text), os.getpid())
+    assert starting_runs.starting_in(Path(text)).pid == os.getpid()
+    starting_runs.forget()
+    assert starting_runs.starting_in(Path(text)) is None
 
 
 @pytest.mark.parametrize("text", ANY_TEXT)
