@@ -31,10 +31,7 @@ os.environ["XDG_STATE_HOME"] = _state.name
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what imports make from the garbage collector: it stays until the end anyway.
-
-    To go through it again and again took a tenth of the suite's time, half of the collection's.
-    """
+    """Keep what imports make from the garbage collector: it stays until the end anyway."""
     gc.disable()
     try:
         return (yield)
