@@ -249,7 +249,8 @@ def test_a_registry_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
     assert run_registry.known_runs() == []
 
 
-def test_the_commands(tmp_path):
+def test_the_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # runs that lie where one is are listed too
     known = make(tmp_path / "a")
     make(tmp_path / "b", (3.0, 2.0, 1.5))
     listed = json.loads(poros_here("runs", "list", "--json").stdout)
