@@ -19,6 +19,7 @@ from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.dom import DOMNode
 from textual.driver import Driver
+from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
@@ -35,7 +36,7 @@ from poros_tui.widgets.header import Summary, summary_of
 from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.key_turns import KeyTurns
 from poros_tui.widgets.mode_bar import ModeBar
-from poros_tui.widgets.steady import Palette
+from poros_tui.widgets.steady import Notice, Palette
 
 if TYPE_CHECKING:
     from poros_tui.screens.config_draft import Draft
@@ -171,6 +172,19 @@ class PorosApp(App[int]):
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(Palette())
 
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Say something in a corner for some seconds. For any thread."""
+        seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
+        self.post_message(Notify(Notice(message, title, severity, seconds, markup=markup)))
+
     def on_unmount(self) -> None:
         """The thread ends by itself."""
         self._watch.stop()
@@ -186,8 +200,12 @@ class PorosApp(App[int]):
             time.sleep(LET_GO_AFTER_S)
             self.let_go_of_terminal()
 
+        is_asked = False
+
         def end(number: int, frame: FrameType | None) -> None:
-            if not asked.is_set():
+            nonlocal is_asked
+            if not is_asked:  # not by the event, whose lock a signal within this one would wait for
+                is_asked = True
                 asked.set()
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self.exit, 128 + number)

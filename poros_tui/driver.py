@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import signal
+from typing import Any
 
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -23,6 +26,17 @@ class ContinuedDriver(LinuxDriver):
 
     _is_on = False
     _is_stopping = False
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        """As Textual's, but told of SIGTSTP and SIGCONT by the loop.
+
+        Both write to the thread that draws. Within a signal that may come while the app itself
+        writes to it and holds its lock: it would wait for ever (textual 8.2).
+        """
+        super().__init__(*words, **named)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
+        loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     def start_application_mode(self) -> None:
         """Take the terminal; give it back first if it is ours already."""

@@ -7,12 +7,14 @@ from typing import Any, Literal, TypeVar
 from textual import events
 from textual.await_complete import AwaitComplete
 from textual.command import CommandList, CommandPalette
+from textual.notifications import Notification
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer, TimerCallback
 from textual.widgets import OptionList
 from textual.worker import Worker
 
 Result = TypeVar("Result")
+_SHORTEST_S = 0.01
 
 
 class SteadyScreen(Screen[Result]):
@@ -39,6 +41,23 @@ class Dialog(ModalScreen[Result], SteadyScreen[Result]):
             return AwaitComplete()
         self._is_answered = True
         return super().dismiss(result)
+
+
+class Notice(Notification):
+    """Textual's, for which time may run out while it is put up.
+
+    A timer is made of what time is left. One below zero would never come to rest (textual 8.2).
+    """
+
+    @property
+    def time_left(self) -> float:
+        """Seconds."""
+        return max(super().time_left, _SHORTEST_S)
+
+    @property
+    def has_expired(self) -> bool:
+        """It need not be put up."""
+        return super().time_left <= 0
 
 
 class Choices(OptionList):

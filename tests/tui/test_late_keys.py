@@ -2,12 +2,14 @@
 
 import ast
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
-from textual import events
+from textual import events, notifications
 from textual.command import CommandPalette
 from textual.geometry import Size
+from textual.widgets._toast import Toast
 from textual.worker import WorkerFailed
 
 import poros_tui
@@ -45,6 +47,30 @@ def test_a_second_enter_closes_nothing_more(made):
 
     test()
     assert len(given) == 1
+
+
+def test_a_notice_whose_time_runs_out_while_it_is_put_up_goes_away(monkeypatch):
+    late_s = 0.0
+    build = Toast.__init__
+
+    def built_late(self, notice):
+        nonlocal late_s
+        late_s = 10.0  # the machine slept, or was busy
+        build(self, notice)
+
+    monkeypatch.setattr(notifications, "time", lambda: time.time() + late_s)
+    monkeypatch.setattr(Toast, "__init__", built_late)
+
+    @piloted()
+    async def test(app, pilot):
+        app.notify("there", timeout=5)
+        for _ in range(200):
+            await pilot.pause(0.01)
+            if late_s and not app.screen.query(Toast):
+                return
+        pytest.fail("it stays for ever")
+
+    test()
 
 
 @piloted()

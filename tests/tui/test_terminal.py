@@ -58,6 +58,43 @@ def test_a_stopped_app_gives_the_terminal_back_and_draws_again(tmp_path):
         assert screen.is_restored
 
 
+WHILE_WRITING = """
+import os, signal
+from textual.drivers._writer_thread import WriterThread
+
+write = WriterThread.write
+
+def stopped_within(self, text):
+    if "Start the guided setup" in text:
+        WriterThread.write = write
+        with self._queue.mutex:
+            os.kill(os.getpid(), signal.SIGTSTP)
+            len(text)  # the signal's handler runs here, if Python runs one
+    write(self, text)
+
+WriterThread.write = stopped_within
+from poros_tui.cli import main
+main()
+"""
+
+
+def test_one_that_is_stopped_while_it_draws_gives_the_terminal_back_too(tmp_path):
+    with Terminal(["-c", WHILE_WRITING], home=tmp_path, program=[sys.executable]) as screen:
+        screen.until(lambda: b"\x1b[?1049l" in screen.written, "the terminal given back")
+        screen.until(lambda: screen.is_restored, "all of it")
+        screen.signal(signal.SIGCONT)
+        screen.until_shown("1 Home")
+        screen.press("q")
+        assert screen.ended() == 0
+        assert screen.is_restored
+
+
+def drawn_again(screen, start):
+    """From a byte on: the terminal was taken anew (until then typed keys are lost), and drawn."""
+    taken = screen.written.find(b"\x1b[?1049h", start)
+    return taken >= 0 and b"Home" in screen.written[taken:]
+
+
 def test_one_stopped_without_being_asked_goes_on_and_ends(tmp_path):
     with Terminal([], home=tmp_path) as screen:
         screen.until_shown("1 Home")
@@ -65,7 +102,7 @@ def test_one_stopped_without_being_asked_goes_on_and_ends(tmp_path):
             screen.signal(signal.SIGSTOP)
             before = len(screen.written)
             screen.signal(signal.SIGCONT)
-            screen.until(lambda start=before: b"Home" in screen.written[start:], "all drawn again")
+            screen.until(lambda start=before: drawn_again(screen, start), "all drawn again")
         screen.press("q")
         assert screen.ended() == 0
         assert screen.is_restored
