@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from poros.errors import PorosModelError
 from poros.loading.base_model import load_base_model, place_ends
 from poros.loading.byte_source import SafetensorsSource
 from poros.loading.seeded_source import SeededSource
@@ -45,6 +48,22 @@ def test_the_device_quantises_to_the_bytes_of_from_pretrained(
     assert list(ours) == list(stock)
     assert [name for name in stock if not same_bits(ours[name], stock[name])] == []
     assert {tensor.device for tensor in ours.values()} == {device}
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_weight_that_is_no_number_is_refused_by_name(bad: float, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights = load_file(folder / "model.safetensors")
+    weights[name].view(-1)[7] = bad
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(PorosModelError, match=f"{re.escape(name)} holds values that are no num"):
+        load_base_model(
+            SafetensorsSource(folder),
+            device=torch.device("cuda", 0),
+            cache=tmp_path / "c",
+            emit=lambda event: None,
+        )
 
 
 def test_loading_takes_one_linear_and_its_nf4_on_the_device() -> None:
