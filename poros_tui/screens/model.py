@@ -206,6 +206,7 @@ class ModelScreen(ChooserScreen):
 
     def _begin(self, kind: str, command: list[str], limit_s: float) -> None:
         self.cancel()
+        self._wants_demo = False  # what was asked for last counts
         self._kind = kind
         self._work = self.shell.make_task(command, limit_s=limit_s)
         self.say(None)

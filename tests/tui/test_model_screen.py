@@ -140,6 +140,29 @@ def test_the_demos_model_is_fetched_and_brings_its_data():
     run()
 
 
+def test_a_model_that_is_asked_for_after_the_demos_was_fetched_stays():
+    demo = asdict(Suggestion("/cache/demo", "the demo's model", "here", "llama", is_demo=True))
+    lists = iter([scenes.suggested(), [demo]])
+    asked, make = said(
+        listing=lambda words: RecordedTask(words, [next(lists)]),
+        demo=lambda words: RecordedTask(words, []),
+        check=lambda words: RecordedTask(words, [scenes.report()]),
+    )
+
+    @piloted(mode="model", make=make)
+    async def run(app, pilot):
+        await pilot.press("enter")
+        while asked[-1] != ("models", "--json") or len(asked) < 3:
+            await app.tick()
+        app.screen.ask("my/own-model")
+        await at(app, pilot, "model")
+        assert keys_of(app) == ["/cache/demo"]
+        assert app.screen.asked == "my/own-model"
+        assert [command[1] for command in asked if command[0] == "check"] == ["my/own-model"]
+
+    run()
+
+
 def test_the_dialog_finds_models_and_data_and_takes_a_typed_path(tmp_path):
     (tmp_path / "a-model").mkdir()
     (tmp_path / "a-model" / "config.json").write_text("{}")
