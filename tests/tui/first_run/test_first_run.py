@@ -52,6 +52,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("POROS_CACHE", str(tmp_path / "cache"))
     with running_stub() as stub:
         monkeypatch.setenv("HF_ENDPOINT", stub.endpoint)
         yield stub
