@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pynvml
 import torch
 
 from poros.measure.cell_files import silent
+from poros.measure.plan import Cell, Plan
+from poros.measure.streamed_cell import StreamedCell
 from poros.training.memory_map import MemoryMapper, mapped_parts
 
-if TYPE_CHECKING:
-    from poros.measure.plan import Cell, Plan
-    from poros.measure.streamed_arm import StreamedModel
 
-
-def measurements(streamed: StreamedModel, num_passes: int) -> dict[str, Any]:
+def measurements(streamed: StreamedCell, num_passes: int) -> dict[str, Any]:
     """Memory, and what the link had to carry."""
     boundaries = streamed.attachment.boundaries
     base = streamed.base
@@ -78,7 +76,7 @@ def peak_rss_bytes() -> int:
     return int(kilobytes.split()[1]) * 1024
 
 
-def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedModel) -> MemoryMapper:
+def memory_mapper(plan: Plan, cell: Cell, streamed: StreamedCell) -> MemoryMapper:
     """What names the cell's memory."""
     parts = mapped_parts(
         streamed.base,

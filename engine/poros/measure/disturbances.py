@@ -11,7 +11,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from poros.measure.running_out import running_out
-from poros.measure.streamed_arm import StreamedModel
+from poros.measure.streamed_cell import StreamedCell
 from poros.streaming import ambient
 from poros.streaming.device_slots import Slot
 from poros.training.lora import trainable_params
@@ -22,7 +22,7 @@ class CopyFailedError(Exception):
 
 
 @contextlib.contextmanager
-def disturbed(streamed: StreamedModel, what: str | None) -> Iterator[None]:
+def disturbed(streamed: StreamedCell, what: str | None) -> Iterator[None]:
     """Run steps under a disturbance by its name; None: under none."""
     with _DISTURBANCES[what](streamed) if what else contextlib.nullcontext():
         yield
@@ -30,7 +30,7 @@ def disturbed(streamed: StreamedModel, what: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _changed_for_backward(
-    streamed: StreamedModel, change: Callable[[], object], put_back: Callable[[], object]
+    streamed: StreamedCell, change: Callable[[], object], put_back: Callable[[], object]
 ) -> Iterator[None]:
     """Change the surroundings after every forward and back before the next one."""
 
@@ -50,12 +50,12 @@ def _changed_for_backward(
         put_back()
 
 
-def _eval(streamed: StreamedModel) -> Any:
+def _eval(streamed: StreamedCell) -> Any:
     model = streamed.model
     return _changed_for_backward(streamed, model.eval, model.train)
 
 
-def _math(streamed: StreamedModel) -> Any:
+def _math(streamed: StreamedCell) -> Any:
     """Other attention kernels: of all that there are, only the plain ones."""
     now, only_math = ambient._sdpa_flags(), (False, False, True, False)
     return _changed_for_backward(
@@ -66,7 +66,7 @@ def _math(streamed: StreamedModel) -> Any:
 
 
 @contextlib.contextmanager
-def _failing_copy(streamed: StreamedModel) -> Iterator[None]:
+def _failing_copy(streamed: StreamedCell) -> Iterator[None]:
     """The second copy of block 1, on the first way back, fails once; who retries finds it mended.
 
     Only there would the retry use the slot: its forward begins with blocks 0 and 1.
@@ -91,7 +91,7 @@ def _failing_copy(streamed: StreamedModel) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tied(streamed: StreamedModel) -> Iterator[None]:
+def _tied(streamed: StreamedCell) -> Iterator[None]:
     """Two linears of the middle layer have one lora_A."""
     layer = streamed.base.layers[len(streamed.base.layers) // 2]
     holders: list[nn.Module] = [
@@ -109,11 +109,11 @@ def _tied(streamed: StreamedModel) -> Iterator[None]:
         second.weight, streamed.params = own, params
 
 
-def _running_out(streamed: StreamedModel) -> Any:
+def _running_out(streamed: StreamedCell) -> Any:
     return running_out(streamed.base.layers, streamed.accumulation)
 
 
-_DISTURBANCES: dict[str, Callable[[StreamedModel], Any]] = {
+_DISTURBANCES: dict[str, Callable[[StreamedCell], Any]] = {
     "eval": _eval,
     "math": _math,
     "copy": _failing_copy,

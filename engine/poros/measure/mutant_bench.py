@@ -24,7 +24,6 @@ from poros.measure.plan import Cell, Plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.running_out import nothing_to_move
 from poros.measure.streamed_arm import (
-    StreamedModel,
     attach_head,
     attach_ring,
     cell_optimizer,
@@ -34,6 +33,7 @@ from poros.measure.streamed_arm import (
     read_batches,
     save_for_resume,
 )
+from poros.measure.streamed_cell import StreamedCell
 from poros.memory_plan import evenly_spaced
 from poros.streaming.ambient import RandomState
 from poros.training.checkpoint import load_checkpoint
@@ -73,7 +73,7 @@ class Bench:
 
     plan: Plan
     cell: Cell
-    streamed: StreamedModel
+    streamed: StreamedCell
     first_values: list[Tensor] = field(default_factory=list)
     attach_options: dict[str, Any] = field(default_factory=dict)
     batch_order: Callable[[list[Batch]], list[Batch]] = lambda batches: batches

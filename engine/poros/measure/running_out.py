@@ -9,22 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from poros.loading.base_model import BaseModel
+from poros.measure.cell_files import silent
 from poros.measure.plan import Cell
-from poros.memory_plan import MemoryPlan
-from poros.streaming.attach import Attachment
-from poros.streaming.block_manager import BlockManager
+from poros.measure.streamed_cell import StreamedCell
 from poros.streaming.shortage import MakeRoom, Shortage
-from poros.training.host_adamw import HostAdamW
-from poros.training.host_ends import HostEnds
 from poros.training.placement import Placement
-from poros.training.streamed_head import StreamedHead
 
 
 @contextlib.contextmanager
@@ -52,36 +47,15 @@ def running_out(layers: Sequence[nn.Module], accumulation: int) -> Iterator[None
         handle.remove()
 
 
-class Streamed(Protocol):
-    """A model on the ring, as far as its parts can move."""
-
-    base: BaseModel
-    manager: BlockManager
-    attachment: Attachment
-    ends: HostEnds
-    head: StreamedHead | None
-    optimizer: HostAdamW
-    device: torch.device
-
-    def prove_from(self, step: int) -> None:
-        """Leave out of the proof of streaming what was before a step."""
-
-
-def to_the_smallest(streamed: Streamed, plan: MemoryPlan, cell: Cell, step: int) -> MakeRoom:
+def to_the_smallest(streamed: StreamedCell, cell: Cell, step: int) -> MakeRoom:
     """Makes room in a step, from 0, by moving all that can move to the host, rung by rung."""
 
     def make_room(shortage: Shortage) -> None:
         assert shortage.phase == "backward", shortage
-        placement = Placement(
-            plan=plan,
-            model=streamed.base.model,
-            manager=streamed.manager,
-            attachment=streamed.attachment,
-            ends=streamed.ends,
-            head=streamed.head,
-            optimizer=streamed.optimizer,
-            device=streamed.device,
-            emit=lambda _: None,
+        placement = Placement.of(
+            streamed,
+            streamed.optimizer,
+            emit=silent,
             num_chunk_rows=cell.loss_chunk_rows,
         )
         while placement.shrink() is not None:

@@ -10,27 +10,25 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
 import psutil
 import torch
-from peft import PeftModel
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from poros.data.batches import Batch
-from poros.events import Event
 from poros.loading.base_model import BaseModel, load_base_model, place_ends
 from poros.measure.arm_measurements import measurements, memory_mapper, peak_rss_bytes
-from poros.measure.cell_files import open_checkpoint
+from poros.measure.cell_files import open_checkpoint, silent
 from poros.measure.floors import floors
 from poros.measure.live_arm import open_prepared
 from poros.measure.plan import Cell, Plan, read_plan
 from poros.measure.records import ArmRecord, Recorder
 from poros.measure.running_out import running_out, to_the_smallest
-from poros.measure.streaming_proof import proof, state_proof
+from poros.measure.streamed_cell import StreamedCell
 from poros.memory_plan import MemoryPlan
 from poros.streaming.attach import Attachment, SideRules, attach
 from poros.streaming.block_manager import BlockManager
@@ -53,47 +51,6 @@ RECOMPILE_LIMIT = 4096
 UNTIMED_STEPS = 2
 
 
-@dataclass
-class StreamedModel:
-    """A model on the ring, with its adapters."""
-
-    base: BaseModel
-    model: PeftModel
-    params: list[tuple[str, nn.Parameter]]
-    optimizer: HostAdamW
-    manager: BlockManager
-    attachment: Attachment
-    device: torch.device
-    accumulation: int
-    ends: HostEnds
-    head: StreamedHead | None
-    first_proved_step: int = 0
-
-    def prove_from(self, step: int) -> None:
-        """Leave out of the proof what was before a step: from there on, another plan holds."""
-        self.first_proved_step = step
-        self.manager.num_copies = self.optimizer.num_stores = 0
-
-    def proof(self, num_steps: int) -> dict[str, Any]:
-        """Of what has been streamed in `num_steps` from the first one."""
-        num_steps -= self.first_proved_step
-        num_passes = num_steps * self.accumulation
-        return proof(
-            self.base.layers,
-            self.manager,
-            num_blocks=len(self.base.blocks),
-            num_passes=num_passes,
-            ends=self.ends.away(),
-            visitor=self.head.visitor if self.head is not None else None,
-            state=state_proof(self.optimizer, num_steps, num_passes),
-            boundaries=self.attachment.boundaries,
-        )
-
-
-def silent(event: Event) -> None:
-    """Take an event and say nothing."""
-
-
 def set_up(plan: Plan) -> torch.device:
     """Put the process into the state that the reference is in."""
     device = torch.device(plan.device)
@@ -109,7 +66,7 @@ def set_up(plan: Plan) -> torch.device:
 
 def open_streamed(
     plan: Plan, cell: Cell, device: torch.device, *, adapter: Path | None = None
-) -> StreamedModel:
+) -> StreamedCell:
     """Load the cell's base and adapter (or another one) through the product; attach the ring."""
     if cell.prepared:
         return _open_live(plan, cell, device)
@@ -141,19 +98,36 @@ def open_streamed(
     optimizer = cell_optimizer(base, params, cell, device)
     attachment = attach_ring(base, manager, cell, device, travelling=travelling_adapters(optimizer))
     head = attach_head(base, ends, manager, cell)
-    return StreamedModel(
-        base, model, params, optimizer, manager, attachment, device, cell.accumulation, ends, head
+    return StreamedCell(
+        base=base,
+        plan=memory_plan_of(cell),
+        device=device,
+        model=model,
+        ends=ends,
+        manager=manager,
+        attachment=attachment,
+        head=head,
+        params=params,
+        optimizer=optimizer,
+        accumulation=cell.accumulation,
     )
 
 
-def _open_live(plan: Plan, cell: Cell, device: torch.device) -> StreamedModel:
+def _open_live(plan: Plan, cell: Cell, device: torch.device) -> StreamedCell:
     base, model, prepared = open_prepared(plan, cell, device)
     params = trainable_params(model)
-    ring = prepared.manager, prepared.attachment
-    optimizer = cell_optimizer(base, params, cell, device)
-    nothing = HostEnds(device)
-    return StreamedModel(
-        base, model, params, optimizer, *ring, device, cell.accumulation, nothing, None
+    return StreamedCell(
+        base=base,
+        plan=memory_plan_of(cell),
+        device=device,
+        model=model,
+        ends=HostEnds(device),
+        manager=prepared.manager,
+        attachment=prepared.attachment,
+        head=None,
+        params=params,
+        optimizer=cell_optimizer(base, params, cell, device),
+        accumulation=cell.accumulation,
     )
 
 
@@ -240,7 +214,7 @@ def read_batches(plan: Plan, cell: Cell, step: int) -> list[Batch]:
 
 
 def make_step(
-    streamed: StreamedModel,
+    streamed: StreamedCell,
     batches: Sequence[Batch],
     cell: Cell,
     learning_rate: float,
@@ -297,7 +271,7 @@ def run_cell(plan: Plan, cell: Cell, file: TextIO | None) -> ArmRecord:
 def run_step(
     plan: Plan,
     cell: Cell,
-    streamed: StreamedModel,
+    streamed: StreamedCell,
     step: int,
     recorder: Recorder | None,
 ) -> None:
@@ -308,13 +282,13 @@ def run_step(
     with contextlib.ExitStack() as stack:
         if step == cell.runs_out_at:
             stack.enter_context(running_out(streamed.base.layers, streamed.accumulation))
-            make_room = to_the_smallest(streamed, memory_plan_of(cell), cell, step)
+            make_room = to_the_smallest(streamed, cell, step)
         values = make_step(streamed, batches, cell, rate, observe, make_room)
     if recorder:
         recorder.end_step(**values)
 
 
-def save_for_resume(plan: Plan, cell: Cell, streamed: StreamedModel) -> Path:
+def save_for_resume(plan: Plan, cell: Cell, streamed: StreamedCell) -> Path:
     """Write the product's checkpoint of this step, which another process continues."""
     assert cell.resume_at is not None
     folder = plan.checkpoint(cell)
@@ -340,7 +314,7 @@ def save_for_resume(plan: Plan, cell: Cell, streamed: StreamedModel) -> Path:
 
 
 def finish(
-    streamed: StreamedModel,
+    streamed: StreamedCell,
     recorder: Recorder,
     num_steps: int,
     step_s: Sequence[float] = (),

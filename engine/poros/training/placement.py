@@ -68,7 +68,12 @@ class Placement:
 
     @classmethod
     def of(
-        cls, streamed: StreamedModel, optimizer: HostAdamW | None, *, emit: Callable[[Event], None]
+        cls,
+        streamed: StreamedModel,
+        optimizer: HostAdamW | None,
+        *,
+        emit: Callable[[Event], None],
+        num_chunk_rows: int | None = None,
     ) -> Placement:
         """Of a model that was put together, and the optimizer of its adapters, if there is one."""
         return cls(
@@ -81,6 +86,7 @@ class Placement:
             optimizer=optimizer,
             device=streamed.device,
             emit=emit,
+            num_chunk_rows=num_chunk_rows,
         )
 
     def shrink(self) -> MemoryPlan | None:

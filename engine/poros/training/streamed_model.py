@@ -31,7 +31,7 @@ from poros.training.streamed_head import StreamedHead
 Emit = Callable[[Event], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class StreamedModel:
     """A model on the ring, with its adapter.
 
