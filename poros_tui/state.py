@@ -29,7 +29,7 @@ class AppState:
         values: Settings of the wizard that differ from the defaults, by key of `PorosConfig`.
         config_path: The YAML file that was saved or loaded last.
         config_to_open: The file that the command line named, until Config has opened it.
-        run_folder: The run that Train and Result show: running, finished or crashed.
+        run_folder: The run that Train and Result show: running, finished or killed.
         followed: The same run as it goes, brought up to date on each tick; None: no run is shown.
             Set both through the app's `follow`.
         recent_models: The latest first.

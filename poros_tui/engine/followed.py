@@ -16,7 +16,7 @@ _AT_ONCE = 250
 
 
 class FollowedRun:
-    """One run, from the first line of its event file on: going on, finished or crashed alike.
+    """One run, from the first line of its event file on: going on, finished or killed alike.
 
     Attributes:
         engine: Its process, whether started here or found.

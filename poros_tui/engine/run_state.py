@@ -1,6 +1,6 @@
 """What is known of a run, folded from the lines of its event file: pure, no clock and no files.
 
-The same fold draws a running, a finished and a crashed run. Lines may be torn, garbled or of a
+The same fold draws a running, a finished and a killed run. Lines may be torn, garbled or of a
 later version; a run that went on from a checkpoint forgets what came after it.
 """
 

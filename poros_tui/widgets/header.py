@@ -18,7 +18,7 @@ _LOOKS = {
     "stopped": ("paused", "warning"),
     "paused": ("paused", "warning"),
     "failed": ("error", "error"),
-    "crashed": ("error", "error"),
+    "killed": ("error", "error"),
     "ended": ("idle", "quiet"),
 }
 
@@ -49,7 +49,7 @@ def summary_of(followed: FollowedRun | None, facts: tuple[str, ...]) -> Summary:
     run = followed.run
     status = "starting" if followed.is_starting else run.status
     if not followed.is_going and not run.has_ended:
-        status = "crashed" if followed.caught_up else "ended"
+        status = "killed" if followed.caught_up else "ended"
     sign, colour = _LOOKS.get(status, ("busy", "accent"))
     glyph = str(getattr(glyphs.chosen(), sign))
     share = ""

@@ -35,7 +35,7 @@ LOOKS = {
     FINISHED: Look("finished", "ok", "success"),
     STOPPED: Look("stopped", "paused", "warning"),
     FAILED: Look("failed", "error", "error"),
-    KILLED: Look("crashed", "error", "error"),
+    KILLED: Look("killed", "error", "error"),
     GONE: Look("gone", "unknown", "quiet"),
 }
 

@@ -8,12 +8,17 @@ from textual.widgets import OptionList, Static
 
 from poros import run_registry
 from poros.run_registry import Known
-from poros_tui.engine.run_list import RunList, newest_checkpoint
+from poros.runs import GONE, KILLED
+from poros_tui.engine.followed import FollowedRun
+from poros_tui.engine.run_list import FAILED, FINISHED, STOPPED, RunList, newest_checkpoint
 from poros_tui.screens.runs_compare import CompareDialog
 from poros_tui.widgets.confirm import ConfirmDialog
+from poros_tui.widgets.header import summary_of
 from poros_tui.widgets.plot import Plot
+from poros_tui.widgets.run_lines import LOOKS
 from poros_tui.widgets.waiting import WaitingDialog
 from tests.tui.listed_runs import EACH_STATE, StandingRuns
+from tests.tui.live_run import wait_for
 from tests.tui.pilot import app_of, at, piloted
 
 
@@ -166,3 +171,17 @@ def _read() -> RunList:
     runs.read_now()
     runs.refresh = lambda: None
     return runs
+
+
+@pytest.mark.parametrize("state", [FINISHED, STOPPED, FAILED, KILLED, GONE])
+def test_an_ended_run_has_the_word_of_poros_runs(state):
+    assert LOOKS[state].word == state
+
+
+def test_the_header_says_killed_of_a_run_that_ended_without_a_word(remembered):
+    followed = FollowedRun.at(remembered)
+    try:
+        wait_for(lambda: followed.tick() or followed.caught_up, "its lines")
+        assert summary_of(followed, ()).state.split()[0] == KILLED
+    finally:
+        followed.close()
