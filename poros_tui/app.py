@@ -303,6 +303,13 @@ class PorosApp(App[int]):
         """Variables that Textual's own themes lack."""
         return {"quiet": "ansi_bright_black"}
 
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's; where there are no colours, errors are not the faintest."""
+        variables = super().get_css_variables()
+        if self.no_color:
+            variables.update(themes.without_colours(self.current_theme.dark))
+        return variables
+
     def go(self, mode: str) -> None:
         """Show a screen, by its name in `MODES`."""
         if isinstance(self.screen, CommandPalette) and not self.screen.is_mounted:

@@ -89,6 +89,15 @@ TEXTUALS = {"ansi": "ansi-dark", "ansi-light": "ansi-light"}
 NAMES = ("dark", "light", "ansi", "ansi-light", "colour-blind")
 
 
+def without_colours(dark: bool) -> dict[str, str]:
+    """What stands for the colours that say "wrong" where there are none (`NO_COLOR`).
+
+    As greys, the reds would be fainter than what is fine; so errors have the strongest contrast.
+    """
+    strongest = "#ffffff" if dark else "#000000"
+    return {"error": strongest, "text-error": strongest}
+
+
 def textual_name(name: str) -> str:
     """The name under which Textual knows a theme of ours."""
     return TEXTUALS.get(name, name)

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [p for p in (str(ROOT), str(ROOT / "engine")) if p not in sys.path]
@@ -57,12 +58,8 @@ def pictures(chosen: list[Scene]) -> dict[str, str]:
 
 async def _of_scene(scene: Scene) -> dict[str, str]:
     made = {}
-    app = begun_at(scene.screen, scene.make)
+    app = _made(scene)
     async with app.run_test(size=scene.sizes[0], notifications=True) as pilot:
-        if scene.no_color:
-            from textual.filter import Monochrome
-
-            app._filters.append(Monochrome())
         app.theme = scene.theme
         await at(app, pilot, scene.screen)
         await scene.act(app, pilot)
@@ -71,6 +68,13 @@ async def _of_scene(scene: Scene) -> dict[str, str]:
             await _settled(app, pilot)
             made[f"{scene.name}-{width}x{height}.svg"] = tidied(app.export_screenshot())
     return made
+
+
+def _made(scene: Scene) -> PorosApp:
+    if not scene.no_color:
+        return begun_at(scene.screen, scene.make)
+    with mock.patch.dict(os.environ, NO_COLOR="1"):
+        return begun_at(scene.screen, scene.make)
 
 
 async def _settled(app: PorosApp, pilot: Pilot[Any]) -> None:

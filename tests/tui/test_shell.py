@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from textual.color import Color
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 from textual.widgets._footer import FooterKey
@@ -21,6 +22,7 @@ from poros_tui.state import AppState
 from poros_tui.state import load as load_state
 from poros_tui.state import save as save_state
 from poros_tui.terms import TERMS
+from poros_tui.themes import OWN
 from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.help_panel import HelpDialog
@@ -291,3 +293,25 @@ def test_plain_signs_are_ascii_and_of_one_column(monkeypatch):
     assert plain.is_plain
     signs = [getattr(plain, name) for name in glyphs.Glyphs.__dataclass_fields__]
     assert [sign for sign in signs if len(sign) != 1 or not sign.isascii()] == []
+
+
+SIGNALS = ("success", "accent", "warning", "secondary", "foreground", "error")
+
+
+def grey_of(app, name):
+    return Color.parse(app.theme_variables[name]).monochrome
+
+
+@pytest.mark.parametrize("theme", [theme.name for theme in OWN])
+def test_without_colours_what_is_wrong_stands_out_most(theme, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    @piloted(make=lambda: app_of(settings=Settings(theme=theme)))
+    async def look(app, pilot):
+        ground = grey_of(app, "background")
+        contrast = {
+            name: abs(grey_of(app, name).brightness - ground.brightness) for name in SIGNALS
+        }
+        assert max(contrast, key=contrast.get) == "error"
+
+    look()
