@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,8 +11,38 @@ from typing import Any, TypeVar
 import click
 
 from poros.errors import PorosConfigError, escape_control
+from poros.typed_sizes import typed_gb
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Gigabytes(click.ParamType[float | str]):
+    """A size of an option: a number of GB, with the unit or without.
+
+    Args:
+        words: What may stand in its place.
+        or_zero: 0 is such a size too.
+    """
+
+    def __init__(self, *words: str, or_zero: bool = False) -> None:
+        """Of one option."""
+        self.name = "|".join((*words, "GB"))
+        self._words, self._or_zero = words, or_zero
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        """The word, or the number."""
+        try:
+            size_gb = typed_gb(str(value), *self._words)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if isinstance(size_gb, float):
+            least = 0.0 if self._or_zero else math.ulp(0.0)
+            if not least <= size_gb < math.inf:
+                above = "" if self._or_zero else " above 0"
+                self.fail(f"{value!r} is no number of GB{above}", param, ctx)
+        return size_gb
 
 
 def as_json_option(command: Command) -> Command:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from poros.cli_answers import as_json_option, ask_first, print_json, safe, yes_option
+from poros.cli_answers import Gigabytes, as_json_option, ask_first, print_json, safe, yes_option
 from poros.errors import PorosConfigError, PorosOutputError
 from poros.told_sizes import told_size
 
@@ -77,7 +77,7 @@ def rm_command(entry: tuple[str, ...], cache: Path | None, *, yes: bool, as_json
 @click.option(
     "--keep",
     "keep_gb",
-    type=click.FloatRange(min=0),
+    type=Gigabytes(or_zero=True),
     metavar="GB",
     help="What may stay, of the entries used last; 0 if --unused-days alone is given.",
 )

@@ -7,24 +7,12 @@ from typing import Any, TypeVar
 
 import click
 
-from poros.cli_answers import as_json_option
+from poros.cli_answers import Gigabytes, as_json_option
 from poros.cli_guard import call_engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
-
-
-def _checked_budget(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value in ("auto", "min"):
-        return value
-    try:
-        sound = 0 < float(value) < float("inf")
-    except ValueError:
-        sound = False
-    if not sound:
-        raise click.BadParameter(f"{value!r} is neither auto nor min nor a number of GB")
-    return value
 
 
 _OPTIONS = (
@@ -54,7 +42,7 @@ _OPTIONS = (
     ),
     click.option(
         "--vram-budget",
-        callback=_checked_budget,
+        type=Gigabytes("auto", "min"),
         metavar="auto|min|GB",
         default="auto",
         show_default=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from poros.cli_answers import Gigabytes
 from poros.cli_guard import tell
 from poros.errors import escape_control
 
@@ -28,7 +29,7 @@ _OPTIONS = (
     click.option(
         "--vram",
         "vram_gb",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Gigabytes(),
         metavar="GB",
         help="Plan for so much of a card, CUDA's own part included.",
     ),

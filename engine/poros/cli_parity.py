@@ -8,32 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
+from poros.cli_answers import Gigabytes
 from poros.cli_guard import call_engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FOLDER = click.Path(path_type=Path)
 _COUNT = click.IntRange(min=1)
-
-
-class _Budget(click.ParamType[float | str]):
-    """``auto``, ``min`` or a number above 0."""
-
-    name = "auto|min|GB"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | str:
-        """The word, or the number."""
-        if value in ("auto", "min"):
-            return str(value)
-        try:
-            number = float(value)
-        except ValueError:
-            number = 0.0
-        if not 0 < number < float("inf"):
-            self.fail(f"{value!r} is neither auto nor min nor a number of GB", param, ctx)
-        return number
 
 
 _OPTIONS = (
@@ -90,12 +71,12 @@ _SHAPE_OPTIONS = (
     click.option("--compile", is_flag=True, default=None, help="Compile every layer, both arms."),
     click.option(
         "--cap-gb",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Gigabytes(),
         help="Hard limit on the streamed arm's device memory, in GB of 1e9 bytes.",
     ),
     click.option(
         "--vram-budget",
-        type=_Budget(),
+        type=Gigabytes("auto", "min"),
         help="The streamed arm's: auto (the bare ring), min, or GB of the card.",
     ),
     click.option(

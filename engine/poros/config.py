@@ -25,6 +25,7 @@ from pydantic import (
 
 from poros.config_errors import Locate, meant, problems_of
 from poros.errors import PorosConfigError
+from poros.typed_sizes import without_gb
 
 _LARGEST_COUNT = 10**9
 
@@ -48,17 +49,17 @@ def _plain_name(quantization: str) -> str:
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_refuse_nul)]
 Count = Annotated[int, Field(ge=1, le=_LARGEST_COUNT)]
+Gigabytes = Annotated[float, Field(gt=0), BeforeValidator(without_gb)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
 Quantization = Annotated[
     Literal["nf4", "bf16", "fp16", "bf16_bitwise"], AfterValidator(_plain_name)
 ]
 
 
-def _in(group: str, default: Any, *, expected: str | None = None, **limits: Any) -> Any:
-    extra: dict[str, Any] = {"group": group}
-    if expected:
-        extra["expected"] = expected
-    return Field(default, json_schema_extra=extra, **limits)
+def _in(group: str, default: Any, **said: str) -> Any:
+    """A field of a group; ``expected`` is what it takes in words, ``unit`` that of its number."""
+    extra: dict[str, Any] = {"group": group} | said
+    return Field(default, json_schema_extra=extra)
 
 
 class PorosConfig(BaseModel):
@@ -96,7 +97,7 @@ class PorosConfig(BaseModel):
     """Travelling blocks on the device at once; vram_budget says which stay. Changes no bit."""
     enable_prefetch: bool = _in("streaming", True)
     """Copies the next block while this one computes. Changes no bit of the result."""
-    vram_budget: Annotated[float, Field(gt=0)] | Literal["auto", "min"] = _in("streaming", "auto")
+    vram_budget: Gigabytes | Literal["auto", "min"] = _in("streaming", "auto", unit="GB")
     """GB of the card for tensors; auto: what is free, min: the least. It changes no bit."""
     host_tier: Literal["auto", "registered", "pageable", "disk"] = _in("streaming", "auto")
     """Where blocks wait: pinned memory, plain memory, files; auto by room. Changes no bit."""

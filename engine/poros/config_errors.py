@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from poros.config_yaml import KeyPath, scalar_value
 from poros.errors import PorosConfigError
+from poros.typed_sizes import in_gb, other_unit
 
 Locate: TypeAlias = Callable[[KeyPath], str]
 
@@ -112,11 +113,8 @@ def _wrong_value(key: str, detail: Any, schema: dict[str, Any], locate: Locate) 
 def _nearest(value: Any, schema: dict[str, Any]) -> Any:
     """What was probably meant: the word that is nearest, the bound that was passed, the default."""
     if isinstance(value, str):
-        if near := difflib.get_close_matches(value, choices(schema), n=1):
-            return near[0]
-        if _is_quoted(value, schema):
-            return scalar_value(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _nearest_to_text(value, schema)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         for part in schema.get("anyOf", [schema]):
             if "minimum" in part and value < part["minimum"]:
                 return part["minimum"]
@@ -125,8 +123,18 @@ def _nearest(value: Any, schema: dict[str, Any]) -> Any:
     return schema.get("default")
 
 
+def _nearest_to_text(value: str, schema: dict[str, Any]) -> Any:
+    if "unit" in schema and other_unit(value):
+        return float(f"{in_gb(value):.6g}")
+    if near := difflib.get_close_matches(value, choices(schema), n=1):
+        return near[0]
+    return scalar_value(value) if _is_quoted(value, schema) else schema.get("default")
+
+
 def _hint(value: Any, schema: dict[str, Any]) -> str:
     if isinstance(value, str):
+        if "unit" in schema and (told := other_unit(value)):
+            return told
         nearest = difflib.get_close_matches(value, choices(schema), n=1)
         if nearest:
             return f"did you mean {nearest[0]}?"

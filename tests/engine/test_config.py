@@ -95,6 +95,10 @@ def test_a_config_cannot_be_changed():
         ({"output_dir": "a\0b"}, "output_dir must be non-empty text"),
         ({"output_dir": "a\udcffb"}, "text that UTF-8 can write"),
         ({"seed": 2**32}, "seed must be a whole number >= 0 and < 4294967296"),
+        ({"vram_budget": "12GiB"}, "write 12.8849 for 12GiB"),
+        ({"vram_budget": "900 MB"}, "sizes are in GB (1e9 bytes): write 0.9 for 900 MB"),
+        ({"vram_budget": "12"}, "write 12 without quotes"),
+        ({"learning_rate": "2 MB"}, "`poros schema` describes every key"),
         ({"vram_budget": 0}, "vram_budget must be a number > 0 or auto or min"),
     ],
 )

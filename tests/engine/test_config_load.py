@@ -102,6 +102,8 @@ def test_a_contradiction_names_both_places(write):
         ("dataset=12", "12"),
         ("output_dir=a=b: c", "a=b: c"),
         ("vram_budget=4", 4.0),
+        ("vram_budget=12GB", 12.0),
+        ("vram_budget=0.5 g", 0.5),
         ("vram_budget=min", "min"),
         ("lora_target_modules=[q_proj, v_proj]", ("q_proj", "v_proj")),
         ("lora_target_modules=all-linear", "all-linear"),

@@ -62,6 +62,7 @@ def test_defaults_make_the_default_config_but_for_the_data() -> None:
     [
         ("learning_rate", "2e-4", 2e-4),
         ("vram_budget", "6", 6.0),
+        ("vram_budget", "12 GB", 12.0),
         ("vram_budget", "min", "min"),
         ("max_steps", "", None),
         ("lora_target_modules", "q_proj|v_proj", ("q_proj", "v_proj")),

@@ -42,7 +42,7 @@ def load_speaker(
     base: str | None = None,
     device: str = "auto",
     quantization: str | None = None,
-    vram_budget: str = "auto",
+    vram_budget: float | str = "auto",
 ) -> Speaker:
     """Load a base as its adapter was trained on it.
 
@@ -94,7 +94,7 @@ def _settings(
     base: str,
     device: str,
     quantization: str | None,
-    vram_budget: str,
+    vram_budget: float | str,
 ) -> PorosConfig:
     """The run's own settings as far as they say how the base is loaded, and the command's."""
     own: dict[str, Any] = {}

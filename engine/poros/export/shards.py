@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,11 +13,10 @@ from torch import Tensor
 from poros.errors import PorosConfigError
 from poros.export.merge import Merged
 from poros.loading.tensor_writer import write_pieces
+from poros.typed_sizes import typed_bytes
 from poros.weights_index import INDEX_FILE, SINGLE_FILE
 
 T = TypeVar("T")
-
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def parse_size(text: str) -> int:
@@ -26,14 +25,12 @@ def parse_size(text: str) -> int:
     Raises:
         PorosConfigError: It is no size.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    factor = _UNITS.get(found[2].lower()) if found else None
-    num_bytes = int(float(found[1]) * factor) if found and factor else 0
-    if num_bytes < 1:
+    num_bytes = typed_bytes(text) or 0
+    if not 1 <= num_bytes < math.inf:
         raise PorosConfigError(
             f"{text!r} is no size", where="--max-shard-size", remediation="write it as 4GB or 500MB"
         )
-    return num_bytes
+    return int(num_bytes)
 
 
 def plan_shards(tensors: Sequence[Merged], max_bytes: int) -> list[list[Merged]]:
