@@ -26,6 +26,7 @@ from textual.worker import WorkerFailed
 from poros.starting_runs import starting_in
 from poros_tui import glyphs, keys, settings, state, themes, words
 from poros_tui.driver import HUNG_UP, ContinuedDriver, driver_for
+from poros_tui.engine.followed import card_of
 from poros_tui.engine.machine import MachineWatch
 from poros_tui.engine.run_list import RunList
 from poros_tui.engine.tasks import Task
@@ -281,14 +282,17 @@ class PorosApp(App[int]):
     def summary(self) -> Summary:
         """What the header says."""
         machine = self.state.machine
+        used, total = machine.card_used_bytes, machine.card_total_bytes
+        followed = self.state.followed
+        if followed is not None and (card := card_of(followed)) is not None:
+            used, total = card.used, card.total
         facts = []
-        if machine.card_total_bytes is not None:
-            used = machine.card_used_bytes or 0
-            facts.append(f"VRAM {words.of_gigabytes(used, machine.card_total_bytes)}")
+        if total is not None:
+            facts.append(f"VRAM {words.of_gigabytes(used or 0, total)}")
         if machine.disk_free_bytes is not None:
             facts.append(f"disk {words.gigabytes(machine.disk_free_bytes)} free")
         facts.append(words.clock(self.clock()))
-        return summary_of(self.state.followed, tuple(facts))
+        return summary_of(followed, tuple(facts))
 
     @property
     def draft(self) -> Draft:

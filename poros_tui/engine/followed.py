@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from poros_tui.engine.commands import LiveSample, Watch
+from poros_tui.engine.commands import DeviceNow, LiveSample, Watch
 from poros_tui.engine.follow import EventReader
 from poros_tui.engine.process import Ending, Engine, Start, State, engine_at
 from poros_tui.engine.run_state import RunState
@@ -105,3 +105,24 @@ class FollowedRun:
         """Stop reading; the run itself goes on."""
         self.watch(False)
         self._reader.close()
+
+
+def card_of(followed: FollowedRun) -> DeviceNow | None:
+    """The run's own card, which need not be the first that is seen from here; None: not known."""
+    return device_of(followed.run, followed.live) if followed.is_going else None
+
+
+def device_of(run: RunState, live: LiveSample | None) -> DeviceNow | None:
+    """The run's card now: from the live sample, else from the last heartbeat and step."""
+    if live is not None:
+        return live.device
+    beat = run.heartbeat
+    if run.is_on_cpu or beat is None or not beat.device_total_bytes:
+        return None
+    return DeviceNow(
+        used=beat.device_used_bytes,
+        total=beat.device_total_bytes,
+        allocated=beat.device_allocated_bytes,
+        reserved=beat.device_reserved_bytes or int(run.steps.last("reserved_bytes")),
+        others=beat.device_others_bytes,
+    )

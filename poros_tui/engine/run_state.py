@@ -134,6 +134,11 @@ class RunState:
         """Its own word for it; one that was killed has none."""
         return self.status in ENDED
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """It has no card."""
+        return self.started is not None and self.started.device == "cpu"
+
     def take_lines(self, lines: Iterable[str]) -> None:
         """Fold whole lines of an event file."""
         for line in lines:

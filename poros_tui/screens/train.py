@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from poros_tui import glyphs
-from poros_tui.engine.followed import FollowedRun
+from poros_tui.engine.followed import FollowedRun, card_of
 from poros_tui.engine.run_alerts import Surroundings, alerts_of
 from poros_tui.engine.run_log import LogLine
 from poros_tui.engine.run_pace import pace_of
@@ -175,8 +175,7 @@ class TrainScreen(CurveScreen):
 
     def _around(self, followed: FollowedRun, state: AppState, now_s: float) -> Surroundings:
         live = followed.live
-        # The run's own card, which need not be the first that is seen from here.
-        card = train_numbers.device_of(followed.run, live) if followed.is_going else None
+        card = card_of(followed)
         return Surroundings(
             now_s=now_s,
             is_alive=followed.is_going,

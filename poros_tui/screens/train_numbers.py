@@ -9,6 +9,7 @@ import numpy as np
 from textual.content import Content
 
 from poros_tui.engine.commands import DeviceNow, LiveSample
+from poros_tui.engine.followed import device_of
 from poros_tui.engine.machine import Machine
 from poros_tui.engine.run_log import phase_name
 from poros_tui.engine.run_pace import Pace
@@ -175,26 +176,6 @@ def _done_at(run: RunState, scene: Scene) -> Content:
     return Content.styled(f"done about {clock(scene.now_s + scene.pace.left_s)}", QUIET)
 
 
-def device_of(run: RunState, live: LiveSample | None) -> DeviceNow | None:
-    """The run's card now: from the live sample, else from the last heartbeat and step."""
-    if live is not None:
-        return live.device
-    beat = run.heartbeat
-    if _on_cpu(run) or beat is None or not beat.device_total_bytes:
-        return None
-    return DeviceNow(
-        used=beat.device_used_bytes,
-        total=beat.device_total_bytes,
-        allocated=beat.device_allocated_bytes,
-        reserved=beat.device_reserved_bytes or int(run.steps.last("reserved_bytes")),
-        others=beat.device_others_bytes,
-    )
-
-
-def _on_cpu(run: RunState) -> bool:
-    return run.started is not None and run.started.device == "cpu"
-
-
 def memory_lines(run: RunState, scene: Scene, width: int, *, short: bool = False) -> Content:
     """The Memory panel: the card with whose memory is whose, then RAM and disk."""
     lines = [*_card_lines(run, scene, width, short), *_host_lines(run, scene, width)]
@@ -204,7 +185,7 @@ def memory_lines(run: RunState, scene: Scene, width: int, *, short: bool = False
 def _card_lines(run: RunState, scene: Scene, width: int, short: bool) -> list[Content]:
     device = device_of(run, scene.live)
     if device is None:
-        told = "no card: this run trains on the CPU" if _on_cpu(run) else "card  not told yet"
+        told = "no card: this run trains on the CPU" if run.is_on_cpu else "card  not told yet"
         return [Content.styled(told, QUIET)]
     ours = device.reserved
     others = device.others
@@ -278,7 +259,7 @@ def blocks_status(run: RunState, scene: Scene, width: int) -> Content:
         pieces.append(Content.styled(stay, SECOND))
     if scene.pace.link_bytes_per_s:
         rate = f"{gigabytes(scene.pace.link_bytes_per_s)}/s"
-        what = "copies " if _on_cpu(run) else "link "
+        what = "copies " if run.is_on_cpu else "link "
         pieces.append(Content.assemble((what, QUIET), (rate, "bold")))
     if scene.pace.waiting_share is not None:
         share = f"{scene.pace.waiting_share:.0%}"
@@ -289,13 +270,13 @@ def blocks_status(run: RunState, scene: Scene, width: int) -> Content:
 
 def blocks_legend(run: RunState, glyphs: Glyphs, width: int) -> Content:
     """What the signs of the map mean, as many as fit."""
-    there = "in a slot" if _on_cpu(run) else "on the card"
+    there = "in a slot" if run.is_on_cpu else "on the card"
     signs = (
         (glyphs.resident, "$accent 55%", "stays"),
         (glyphs.arriving, "$warning", "arriving"),
         (glyphs.arrived, "$accent", there),
         (glyphs.computing, "bold", "computing"),
-        (glyphs.waiting, "$foreground 30%", "waiting" if _on_cpu(run) else "waiting in RAM"),
+        (glyphs.waiting, "$foreground 30%", "waiting" if run.is_on_cpu else "waiting in RAM"),
     )
     line = Content("")
     for sign, style, told in signs:
