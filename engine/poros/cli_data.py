@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from poros.cli_answers import as_json_option, print_json, safe
-from poros.cli_guard import call_engine
+from poros.cli_guard import call_engine, tell
 
 MAPPINGS = {
     "messages": "messages: each turn's role and content",
@@ -49,16 +49,17 @@ def data(data: str, model: str | None, *, as_json: bool, **options: Any) -> int:
 
     DATA is a file, a data set's name on the Hub, or synthetic[:n]. Of the model only tokenizer and
     config are fetched. Without a model a file's rows are shown as they stand; that needs no torch.
+    The exit code is 3 if no run could train on them.
     """
     from poros.rows import refuse_missing
 
     refuse_missing(data)  # now, not after seconds of imports
     if model is None:
-        from poros.data_raw import raw_rows
+        from poros.data_raw import rows_and_fault
 
-        found = raw_rows(data, on_bad_line=options["on_bad_line"])
+        found, fault = rows_and_fault(data, on_bad_line=options["on_bad_line"])
         print_json(found) if as_json else _show_raw(found)
-        return 0
+        return tell(fault) if fault else 0
     show = print_json if as_json else _show
     return call_engine("poros.training.data_preview", "preview", data, model, show, **options)
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from poros.errors import PorosConfigError, PorosDataError, PorosError
+from poros.errors import PorosConfigError, PorosDataError
 from poros.home_paths import typed_path
 from poros.row_shapes import RowShape, detect_shape, to_messages, to_text
 from poros.rows import BadLines, OnBadLine, Row, iterate_rows, looks_like_path, type_name
@@ -41,6 +41,13 @@ def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
         PorosConfigError: It is a kind of data that only the train extra reads.
         PorosDataError: The file, or a line of it, can't be read.
     """
+    return rows_and_fault(data, on_bad_line=on_bad_line)[0]
+
+
+def rows_and_fault(
+    data: str, *, on_bad_line: OnBadLine = "error"
+) -> tuple[dict[str, Any], PorosDataError | None]:
+    """What `raw_rows` gives, and why no run could train on it; None: one could."""
     path = typed_path(data)
     _refuse_others(data, path)
     bad_lines = BadLines(on_bad_line)
@@ -48,22 +55,36 @@ def raw_rows(data: str, *, on_bad_line: OnBadLine = "error") -> dict[str, Any]:
     is_cut, rows = len(rows) > MOST_ROWS, rows[:MOST_ROWS]
     if not rows:
         raise PorosDataError("no rows", where=data, remediation="write one example a line")
-    shape, problem = _shape(rows)
+    shape, unknown = _shape(rows)
     unfit = [error for row in rows if shape and (error := _unfit(row, shape))]
-    return {
+    first = unknown or next(iter(unfit), None)
+    found = {
         "data": data,
         "raw": True,
         "num_bytes": path.stat().st_size,
         "num_rows": len(rows),
         "is_cut": is_cut,
         "shape": shape.name if shape else None,
-        "problem": problem or (str(unfit[0]) if unfit else None),
+        "problem": str(first) if first else None,
         "num_unfit": len(unfit),
         "bad_lines": [str(error) for error in bad_lines.found],
         "keys": _keys(rows),
         "duplicates": _duplicates(rows),
         "rows": [_shown(row, shape) for row in rows[:SHOWN_ROWS]],
     }
+    return found, unknown or _fault(unfit, bad_lines, len(rows))
+
+
+def _fault(
+    unfit: Sequence[PorosDataError], bad_lines: BadLines, num_rows: int
+) -> PorosDataError | None:
+    """What a run would say of rows that don't fit the shape, which to it are bad lines too."""
+    try:
+        for error in unfit:
+            bad_lines.refuse(error)
+    except PorosDataError as fault:
+        return fault
+    return unfit[0] if len(unfit) == num_rows else None
 
 
 def _refuse_others(data: str, path: Path) -> None:
@@ -77,14 +98,14 @@ def _refuse_others(data: str, path: Path) -> None:
         )
 
 
-def _shape(rows: Sequence[Row]) -> tuple[RowShape | None, str]:
+def _shape(rows: Sequence[Row]) -> tuple[RowShape | None, PorosDataError | None]:
     try:
-        return detect_shape(rows), ""
+        return detect_shape(rows), None
     except PorosDataError as error:
-        return None, str(error)
+        return None, error
 
 
-def _unfit(row: Row, shape: RowShape) -> PorosError | None:
+def _unfit(row: Row, shape: RowShape) -> PorosDataError | None:
     try:
         _turns(row, shape)
     except PorosDataError as error:

@@ -79,3 +79,31 @@ def test_the_command_shows_rows_to_people_and_json(tmp_path):
     assert f"{path}:2" in refused.stderr
     empty = poros_here("data", write(tmp_path, name="e.jsonl"))
     assert "no rows" in empty.stderr
+
+
+UNFIT = ({"text": "a"}, {"text": 5})
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("rows", "policy", "code", "said"),
+    [
+        (({"ask": "a", "answer": "b"},), "error", 3, "the columns ask, answer"),
+        (({"ask": "a", "answer": "b"},), "skip", 3, "the columns ask, answer"),
+        (UNFIT, "error", 3, "rows.jsonl:2"),
+        (UNFIT, "skip", 0, ""),
+        ((UNFIT[1], UNFIT[1]), "skip", 3, "rows.jsonl:1"),
+        ((UNFIT[0], *[UNFIT[1]] * 101), "skip", 3, "more than 100 bad lines"),
+    ],
+)
+def test_rows_that_no_run_could_train_on_are_shown_and_end_as_a_run_does(
+    rows, policy, code, said, flags, tmp_path
+):
+    path = write(tmp_path, *rows)
+    ended = poros_here("data", path, "--on-bad-line", policy, *flags)
+    assert ended.returncode == code
+    if flags:
+        assert json.loads(ended.stdout)["num_rows"] == len(rows)
+    else:
+        assert f"rows  {len(rows)}" in ended.stdout
+    assert (("error[E-data]" in ended.stderr), said in ended.stderr) == (code == 3, True)
