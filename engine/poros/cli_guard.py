@@ -207,7 +207,21 @@ def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     command = context.command_path if context else name
     message = " ".join(error.format_message().split()).rstrip(".?")
     message = _KIND.sub(lambda found: f"is not {_NUMBERS[found[1]]}", message)
+    if isinstance(error, click.NoSuchOption) and (setting := _as_setting(error)):
+        message = message.partition(". Did you mean")[0]
+        return PorosConfigError(message, where=command, remediation=f"write --set {setting}=VALUE")
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
+
+
+def _as_setting(error: click.NoSuchOption) -> str:
+    """The key of the config that an unknown option is named after; empty: none."""
+    if error.ctx is None or not any("--set" in each.opts for each in error.ctx.command.params):
+        return ""
+    from poros.config import field_schemas
+    from poros.config_guesses import known_elsewhere
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    return name if name in field_schemas() else known_elsewhere(name)
 
 
 def tell(error: PorosError) -> int:

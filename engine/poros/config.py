@@ -23,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from poros.config_errors import Locate, meant, problems_of
+from poros.config_errors import Locate, problems_of
+from poros.config_guesses import meant
 from poros.errors import PorosConfigError
 from poros.typed_sizes import without_gb
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from poros.config_guesses import meant
 from poros.config_yaml import KeyPath, scalar_value
 from poros.errors import PorosConfigError
 from poros.typed_sizes import in_gb, other_unit
@@ -59,11 +60,6 @@ def unknown_key(key: str, known: Iterable[str], *, where: str) -> PorosConfigErr
     nearest = meant(key, known)
     remediation = f"did you mean {nearest}?" if nearest else "`poros schema` lists all keys"
     return PorosConfigError(f"unknown key {key!r}", where=where, remediation=remediation)
-
-
-def meant(key: object, known: Iterable[str]) -> str:
-    """The key that is most like one that no field has; empty: none is."""
-    return next(iter(difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)), "")
 
 
 def expected(schema: dict[str, Any]) -> str:

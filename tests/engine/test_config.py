@@ -75,6 +75,11 @@ def test_a_config_cannot_be_changed():
     ("values", "part"),
     [
         ({"lora_rnk": 8}, "unknown key 'lora_rnk' -> did you mean lora_rank?"),
+        ({"model": "x"}, "unknown key 'model' -> did you mean model_name_or_path?"),
+        ({"batch_size": 4}, "did you mean per_device_batch_size?"),
+        ({"lr": 1e-4}, "did you mean learning_rate?"),
+        ({"Learning-Rate": 1e-4}, "did you mean learning_rate?"),
+        ({"optimizer": "adamw"}, "unknown key 'optimizer' -> `poros schema` lists all keys"),
         ({"quantization": "nf5"}, 'nf4, bf16, fp16 or bf16_bitwise, not the text "nf5"'),
         ({"quantization": "nf5"}, "did you mean nf4?"),
         ({"learning_rate": "2e-4"}, "write 2e-4 without quotes"),
