@@ -1,5 +1,6 @@
 """The frame that all screens share."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import poros_tui
 from poros_tui import glyphs, keys, words
 from poros_tui.app import PorosApp
 from poros_tui.engine.commands import Answer
+from poros_tui.engine.process import Ending
 from poros_tui.engine.run_state import RunState
 from poros_tui.palette import Actions
 from poros_tui.screens.base import MODES
@@ -27,7 +29,9 @@ from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.help_panel import HelpDialog
 from poros_tui.widgets.key_line import KeyLine
-from tests.tui.pilot import app_of, at, piloted
+from tests.tui import made_runs
+from tests.tui.pilot import MACHINE, app_of, at, piloted
+from tests.tui.scenes import train as scenes
 
 STYLES = Path(poros_tui.__file__).parent / "styles"
 
@@ -315,3 +319,14 @@ def test_without_colours_what_is_wrong_stands_out_most(theme, monkeypatch):
         assert max(contrast, key=contrast.get) == "error"
 
     look()
+
+
+def test_the_header_tells_the_runs_own_card_while_it_goes_on():
+    device = dataclasses.replace(scenes.sample().device, total=48 * 10**9, used=40 * 10**9)
+    live = dataclasses.replace(scenes.sample(), device=device)
+    run = scenes.TellRun(made_runs.trained(100).lines, live=live)
+    app = scenes.app_with(run)
+    app.state.machine = MACHINE  # as the app's first card is seen
+    assert app.summary().facts[0] == "VRAM 40.0 of 48.0 GB"
+    run.ending = Ending("finished", 0, "")
+    assert app.summary().facts[0] == "VRAM 1.9 of 12.3 GB"

@@ -341,17 +341,6 @@ def test_the_card_that_is_told_of_is_the_runs_own():
     assert around.card_celsius is None
 
 
-def test_the_header_tells_the_runs_own_card_while_it_goes_on():
-    device = dataclasses.replace(scenes.sample().device, total=48 * 10**9, used=40 * 10**9)
-    live = dataclasses.replace(scenes.sample(), device=device)
-    run = scenes.TellRun(made_runs.trained(100).lines, live=live)
-    app = scenes.app_with(run)
-    app.state.machine = MACHINE  # as the app's first card is seen
-    assert app.summary().facts[0] == "VRAM 40.0 of 48.0 GB"
-    run.ending = Ending("finished", 0, "")
-    assert app.summary().facts[0] == "VRAM 1.9 of 12.3 GB"
-
-
 def test_an_engine_that_cannot_write_is_not_told_as_silent():
     made = made_runs.trained(100)
     assert codes(made, now_s=made.now_s + 300, unwritten="disk full") == ["unwritten"]
