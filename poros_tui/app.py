@@ -141,6 +141,14 @@ class PorosApp(App[int]):
         """One that can be continued."""
         return driver_for(super().get_driver_class())
 
+    def on_load(self) -> None:
+        """One order of things on every Python: tasks begin at the loop's next turn.
+
+        From 3.12 on Textual has them begin at once (textual 8.2). A screen is then put together
+        before it is the app's, and the first one with a filled field finds no screen.
+        """
+        asyncio.get_running_loop().set_task_factory(None)
+
     def on_mount(self) -> None:
         """Themes, keys, timer."""
         for theme in themes.OWN:

@@ -1,5 +1,6 @@
 """The frame that all screens share."""
 
+import asyncio
 import dataclasses
 import re
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_no_key_of_a_screen_is_another_binding_s():
         # The talk's escape stops an answer, and leaves the field as everywhere.
         twice = {key for key in pressed if pressed.count(key) > 1}
         assert twice == ({"escape"} if name == "result" else set()), name
+
+
+def test_tasks_begin_at_the_loops_next_turn_on_every_python():
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(lambda loop, work, **named: asyncio.Task(work, loop=loop, **named))
+        async with app_of().run_test():
+            assert loop.get_task_factory() is None
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", MODES)
