@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -92,6 +94,7 @@ def test_memory_that_leaves_the_device_leaves_it(tmp_path):
     )
     peaks = []
     for plan in (STOCK, MOMENTS, ADAPTERS):
+        gc.collect()  # models of tests before this one
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(CUDA)
         observed(folder, plan, num_steps=1, device=CUDA)
