@@ -198,7 +198,7 @@ class ModelScreen(ChooserScreen):
         if key == model_list.DEMO:
             self._begin("fetch", ["demo", "--fetch-only", "--json"], FETCH_LIMIT_S)
         elif key.startswith(model_list.SEARCH):
-            self._searched = key.removeprefix(model_list.SEARCH)
+            self._searched, self._on_hub = key.removeprefix(model_list.SEARCH), []
             command = ["models", "--hub", *self._searched.split(), "--json"]
             self._begin("search", command, SEARCH_LIMIT_S)
         else:
@@ -230,7 +230,7 @@ class ModelScreen(ChooserScreen):
     def _take_search(self, document: Any, error: str) -> None:
         if isinstance(document, list):
             self._on_hub = model_list.read(document)
-            told = f"The Hub knows {len(self._on_hub)} models with these words"
+            told = f"The Hub knows {len(self._on_hub) or 'no'} models with these words"
             self.say(Verdict("ok" if self._on_hub else "warn", told))
         else:
             self.say(verdict(failed(document, error)))

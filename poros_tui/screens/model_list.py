@@ -50,9 +50,10 @@ def entries(
         offered: What `poros models` said.
         used: Models of earlier sessions, the latest first.
         on_hub: What the last search found.
-        searched: The words that were searched for.
+        searched: The words that were searched for; where they found nothing, all are offered.
     """
-    fitting = [one for one in offered if _has_words(one, typed)]
+    wanted = "" if typed and typed == searched and not on_hub else typed
+    fitting = [one for one in offered if _has_words(one, wanted)]
     here = [one for one in fitting if one.place == "here"]
     listed: list[Entry] = []
     if "/" in typed or typed.startswith(("~", ".")):
@@ -62,7 +63,7 @@ def entries(
         listed += [Entry("", "To try it out"), demo]
     listed += _section("On this computer", here)
     other = [
-        one for one in used if typed.lower() in one.lower() and one not in {o.name for o in here}
+        one for one in used if wanted.lower() in one.lower() and one not in {o.name for o in here}
     ]
     if other:
         listed.append(Entry("", "Used before"))

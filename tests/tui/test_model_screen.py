@@ -119,6 +119,27 @@ def test_typing_filters_searches_the_hub_and_takes_a_name_as_it_is():
     run()
 
 
+@pytest.mark.parametrize(
+    "answer", [[{"error": {"message": "the Hub can't be reached", "remediation": ""}}], [[]]]
+)
+def test_a_search_without_a_result_gives_the_list_back_until_another_word_is_typed(answer):
+    _, make = said(hub=lambda words: RecordedTask(words, answer))
+
+    @piloted(mode="model", make=lambda: make(recent_models=["/home/ada/own"]))
+    async def run(app, pilot):
+        whole = [key for key in keys_of(app) if key != "demo:"]
+        assert "/home/ada/own" in whole
+        await pilot.press("slash", *"lama7")
+        assert keys_of(app) == ["search:lama7"]
+        await pilot.press("enter")
+        await at(app, pilot, "model")
+        assert keys_of(app) == [*whole, "search:lama7"]
+        await pilot.press("slash", "end", "b")
+        assert keys_of(app) == ["search:lama7b"]
+
+    run()
+
+
 def test_the_demos_model_is_fetched_and_brings_its_data():
     demo = asdict(Suggestion("/cache/demo", "the demo's model", "here", "llama", is_demo=True))
     lists = iter([scenes.suggested(), [demo]])
