@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from poros.check_memory import TextHeaders
+from poros.demo_settings import is_demo_data
 from poros.errors import PorosError
 from poros.home_paths import typed_path
 from poros.memory_planner import Rates
@@ -137,7 +138,8 @@ def look_at_data(dataset: str) -> DataFacts:
         return DataFacts(told=str(error), is_wrong=True)
     if not num_rows:
         return DataFacts(told="the file has no rows", is_wrong=True)
-    return DataFacts(num_rows, f"{num_rows:,} rows", bad_lines=_told_bad(bad_lines))
+    whose = "the demo's " if is_demo_data(dataset) else ""
+    return DataFacts(num_rows, f"{whose}{num_rows:,} rows", bad_lines=_told_bad(bad_lines))
 
 
 def _told_bad(bad_lines: BadLines) -> str:

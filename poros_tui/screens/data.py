@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from poros.demo_settings import train_path
+from poros.demo_settings import is_demo_data, train_path
 from poros.errors import PorosDataError
 from poros_tui import words
 from poros_tui.engine.tasks import Task
@@ -50,6 +50,7 @@ _SAMPLE_HELP = (
     "One example as the model will see it. What stands in « » is trained: the model learns to say"
     " it; the rest is only read."
 )
+_OWN_ROWS = "Your own: o opens a file, b goes to the list."
 _LENGTHS_HELP = (
     "How long the samples are, in tokens. What is longer than max_seq_length is cut there; with a"
     " smaller one a run needs less memory. It is a setting of Config; l makes it as long as needed."
@@ -291,6 +292,9 @@ class DataScreen(ChooserScreen):
         found = verdict(record)
         if record.get("raw") and found.state == "ok" and not self.state.model:
             found = Verdict("ok", found.text, "Choose a model to see tokens and what is trained.")
+        if is_demo_data(self.asked) and found.state == "ok":
+            # They come with the demo's model, unasked.
+            found = Verdict("ok", f"The demo's rows: {found.text}", _OWN_ROWS)
         self.show(record, found)
         self.lead_to(self.query_one("#data-scroll"))
         lengths = self.query_one("#data-lengths")

@@ -6,9 +6,10 @@ from textual.widgets import Input
 from poros.demo_settings import train_path
 from poros.rows import refuse_missing
 from poros_tui.engine.tasks import Task
-from poros_tui.screens.config_facts import ModelFacts
+from poros_tui.screens.config_facts import ModelFacts, look_at_data
 from poros_tui.screens.config_rows import Row
 from poros_tui.screens.data_facts import facts, first_trained, sample_text, verdict
+from poros_tui.screens.verdict import VerdictLine
 from poros_tui.state import AppState
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.facts import Fact
@@ -45,7 +46,8 @@ def test_rows_are_shown_at_once_and_tokens_when_they_are_counted():
         record = scenes.recorded("data-voice")
         count.result = RecordedTask([], [record]).result
         await at(app, pilot, "data")
-        assert "174 samples to learn from" in text(app, "#data-verdict .said")
+        assert "The demo's rows: 174 samples to learn from" in text(app, "#data-verdict .said")
+        assert "Your own: o opens a file" in text(app, "#data-verdict .way-out")
         assert "«Aye, air scatters" in text(app, "#data-text")
         await pilot.press("n")
         assert "(2 of 3)" in app.screen.query_one("#data-sample").border_title
@@ -321,3 +323,16 @@ def test_every_length_is_in_one_column_of_the_histogram():
     assert (counts[0], counts[24], counts[-1]) == (3, 1, 1)
     assert binned({5: 2}, 8) == [2] * 8
     assert heights([0, 1, 1000], 5) == [0, 1, 40]
+
+
+@piloted(mode="data", make=scenes.data_app(counted=lambda: scenes.recorded("data-voice")))
+async def test_rows_of_ones_own_are_not_told_as_the_demos(app, pilot):
+    assert "demo" not in text(app, "#data-verdict .said")
+    assert app.screen.query_one(VerdictLine).way_out == ""
+
+
+def test_config_tells_the_demos_rows_as_such(tmp_path):
+    own = tmp_path / "voice.jsonl"
+    own.write_text(train_path().read_text("utf-8"), "utf-8")
+    assert look_at_data(str(train_path())).told == "the demo's 174 rows"
+    assert look_at_data(str(own)).told == "174 rows"
