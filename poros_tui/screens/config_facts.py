@@ -5,24 +5,30 @@ Each look-up is a daemon thread of its own; the screen asks on its tick what has
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from poros.check_memory import TextHeaders
 from poros.demo_settings import is_demo_data
-from poros.errors import PorosError
+from poros.errors import PorosDataError, PorosError
 from poros.home_paths import typed_path
 from poros.memory_planner import Rates
-from poros.rows import BadLines, looks_like_path, read_rows, refuse_missing
+from poros.row_shapes import detect_shape, to_messages
+from poros.rows import BadLines, Row, looks_like_path, read_rows, refuse_missing
 from poros_tui.engine.machine import Machine
 from poros_tui.screens.config_cost import Computer
+from poros_tui.screens.config_form import SEPARATOR
 from poros_tui.screens.config_wizard import Known
 
 _FREE_STEP_BYTES = 200_000_000
 _MOST_COUNTED_BYTES = 10**8
+_ASKED_ROWS = 50
+_LONGEST_PROMPT = 200
+_NUM_PROMPTS = 2
 _COUNTED = (".jsonl", ".ndjson", ".json", ".csv")
 
 
@@ -50,12 +56,14 @@ class DataFacts:
         told: In a few words.
         is_wrong: It can't be read.
         bad_lines: Those that can't be read, in words; empty: all can.
+        prompts: The first ones that may be asked before and after; empty: there are none.
     """
 
     num_rows: int | None = None
     told: str = ""
     is_wrong: bool = False
     bad_lines: str = ""
+    prompts: tuple[str, ...] = ()
 
 
 Found = TypeVar("Found")
@@ -133,13 +141,32 @@ def look_at_data(dataset: str) -> DataFacts:
         return DataFacts(told="a large file; its rows are counted when the run starts")
     try:
         bad_lines = BadLines("skip")
-        num_rows = len(read_rows(path, bad_lines=bad_lines))
+        rows = read_rows(path, bad_lines=bad_lines)
     except PorosError as error:
         return DataFacts(told=str(error), is_wrong=True)
-    if not num_rows:
+    if not rows:
         return DataFacts(told="the file has no rows", is_wrong=True)
     whose = "the demo's " if is_demo_data(dataset) else ""
-    return DataFacts(num_rows, f"{whose}{num_rows:,} rows", bad_lines=_told_bad(bad_lines))
+    return DataFacts(
+        len(rows),
+        f"{whose}{len(rows):,} rows",
+        bad_lines=_told_bad(bad_lines),
+        prompts=_prompts(rows[:_ASKED_ROWS]),
+    )
+
+
+def _prompts(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The first prompts that fit an entry of one line and stand alone, as a sample is asked."""
+    found: dict[str, None] = {}
+    with contextlib.suppress(PorosDataError):  # of another shape: Data and the run say so
+        shape = detect_shape(rows)
+        for row in rows if shape.is_conversation else ():
+            first = to_messages(row, shape)[0]
+            text = first["content"].strip()
+            is_plain = text.isprintable() and SEPARATOR.strip() not in text
+            if first["role"] == "user" and is_plain and 0 < len(text) <= _LONGEST_PROMPT:
+                found[text] = None
+    return tuple(found)[:_NUM_PROMPTS]
 
 
 def _told_bad(bad_lines: BadLines) -> str:
@@ -203,6 +230,7 @@ class Lookups:
             rows.num_rows if rows else None,
             computer,
             rows.bad_lines if rows else "",
+            rows.prompts if rows else (),
         )
 
     def look_again(self) -> None:

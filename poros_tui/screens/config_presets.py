@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -66,6 +66,7 @@ def preset(
     card_bytes: int | None = None,
     sizes: ModelSizes | None = None,
     num_rows: int | None = None,
+    prompts: Sequence[str] = (),
 ) -> Preset:
     """The settings for these answers.
 
@@ -78,6 +79,7 @@ def preset(
         card_bytes: Of the card here; None: there is none.
         sizes: Of the model; None: not known.
         num_rows: Of the data; None: not known.
+        prompts: Of the data, to be asked before and after, which changes no bit.
     """
     if is_demo_data(dataset):
         return Preset(demo_settings(model, output_dir), ("the demo's own settings",))
@@ -87,6 +89,8 @@ def preset(
     sized = _sized(sizes, _bytes_of(card, card_bytes))
     settings |= {**sized.settings, **EFFORTS[effort]}
     settings |= _length(effort, settings, num_rows)
+    if prompts:
+        settings["samples"] = tuple(prompts)
     if card == CPU and card_bytes:
         settings["device"] = "cpu"
     warmup = _warmup(settings, num_rows)

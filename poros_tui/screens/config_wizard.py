@@ -45,12 +45,14 @@ class Known:
         num_rows: Of the data.
         computer: This machine.
         bad_lines: Of the data that can't be read, in words; empty: all can.
+        prompts: Of the data, to be asked before and after the training.
     """
 
     model: TextHeaders | None = None
     num_rows: int | None = None
     computer: Computer = field(default_factory=Computer)
     bad_lines: str = ""
+    prompts: tuple[str, ...] = ()
 
 
 class Wizard:
@@ -111,6 +113,8 @@ class Wizard:
             if was_demo and dataset != self.dataset and self._given is not None:
                 self._given, self.own = None, {}  # the demo's samples suit no other data
                 self.card, self.effort = HERE, USUAL
+            if dataset != self.dataset and self._given and self._has_prompts_of_data():
+                self._given = {k: v for k, v in self._given.items() if k != "samples"}
             self.dataset = dataset
             if is_demo_data(dataset) and self._given is None:
                 self.effort = DEMO
@@ -193,6 +197,7 @@ class Wizard:
                 card_bytes=min(computer.total_bytes, computer.free_bytes) or None,
                 sizes=sizes_of(text, 16) if text else None,
                 num_rows=self.known.num_rows,
+                prompts=self.known.prompts,
             )
         return self._over_given(made)
 
@@ -253,10 +258,17 @@ class Wizard:
         else:
             kept = _SIZED if self.card == AS_GIVEN else ()
             taken = {key: value for key, value in made.settings.items() if key not in kept}
+            if self.effort != DEMO and given.get("samples"):
+                taken.pop("samples", None)
         return Preset(given | taken, made.notes)
 
     def _preset_text(self, key: str) -> str:
         return shown(self.preset().settings.get(key, fields()[key].default))
+
+    def _has_prompts_of_data(self) -> bool:
+        """The samples that were given are those that the chosen data bring, and no others do."""
+        given = self._given or {}
+        return bool(self.known.prompts) and tuple(given.get("samples", ())) == self.known.prompts
 
     def _folder_name(self) -> str:
         if is_demo_data(self.dataset):
