@@ -29,7 +29,6 @@ class Memory:
 
     total_bytes: int
     available_bytes: int
-    swap_bytes: int = 0
     limit_bytes: int | None = None
 
 
@@ -59,7 +58,6 @@ def read_memory() -> Memory:
     return Memory(
         int(psutil.virtual_memory().total),
         available_bytes(),
-        int(psutil.swap_memory().total),
         limit_bytes(),
     )
 

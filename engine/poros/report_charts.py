@@ -68,11 +68,6 @@ class Chart:
         found = [v for line in self.lines for _, v in line.points if v is not None]
         return [*found, *([self.guide[1]] if self.guide and found else [])]
 
-    @property
-    def num_gaps(self) -> int:
-        """Values that were not finite."""
-        return sum(value is None for line in self.lines[:1] for _, value in line.points)
-
     def svg(self) -> str:
         """The picture; empty without a value."""
         return _svg(self) if self.values else ""

@@ -220,36 +220,6 @@ class EventReader:
         self._follower.close()
 
 
-class TextTail:
-    """The lines that are added to a log, from a little before its present end."""
-
-    def __init__(self, path: Path, *, most_bytes: int = 256 << 10) -> None:
-        """Nothing is read yet; the file may come later."""
-        self.path = path
-        self._most_bytes = most_bytes
-        self._offset: int | None = None
-
-    def poll(self) -> list[str]:
-        """New whole lines without their ends; undecodable bytes are escaped, none is raised for.
-
-        A file that got shorter is read anew; of a long piece only the end is taken.
-        """
-        try:
-            with self.path.open("rb") as file:
-                size_bytes = file.seek(0, os.SEEK_END)
-                begin = 0 if self._offset is None or self._offset > size_bytes else self._offset
-                first = max(begin, size_bytes - self._most_bytes)
-                file.seek(first)
-                content = file.read(size_bytes - first)
-        except OSError:
-            return []
-        if first > begin:  # in the middle of a line
-            content = content[content.find(b"\n") + 1 :]
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset = size_bytes - len(content) + len(whole)
-        return whole.decode("utf-8", "backslashreplace").splitlines()
-
-
 def last_lines(path: Path, most: int = 30) -> list[str]:
     """The last lines of a log, an unterminated one too; none if there is no file."""
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from poros.check_memory import DEVICE_BAND, TextHeaders
+from poros.check_memory import TextHeaders
 from poros.check_needs import LIBRARIES_BYTES, TIME_BAND, host_bytes
 from poros.config import PorosConfig
 from poros.errors import PorosConfigError, PorosOOMError
@@ -85,14 +85,6 @@ class Cost:
     refusal: str = ""
     way_out: str = ""
     hangs_on: frozenset[str] = field(default_factory=frozenset)
-
-    @property
-    def device_band(self) -> tuple[int, int] | None:
-        """Between what and what the card's part lies."""
-        if self.device_bytes is None:
-            return None
-        low, high = DEVICE_BAND
-        return round(self.device_bytes * low), round(self.device_bytes * high)
 
     @property
     def total_band_s(self) -> tuple[float, float] | None:

@@ -132,17 +132,9 @@ class Form:
         else:
             self.texts[key] = text
 
-    def reset(self, key: str) -> None:
-        """Go back to the default."""
-        self.texts.pop(key, None)
-
     def text(self, key: str) -> str:
         """What stands in a setting's entry."""
         return self.texts.get(key, shown(fields()[key].default))
-
-    def is_changed(self, key: str) -> bool:
-        """Whether it differs from the default."""
-        return key in self.texts
 
     def settings(self) -> tuple[dict[str, Any], list[PorosConfigError]]:
         """The values that were entered, by key, and the entries that can't be read at all."""

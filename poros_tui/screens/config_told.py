@@ -11,7 +11,7 @@ from poros.config import PorosConfig
 from poros_tui import glyphs, words
 from poros_tui.screens.config_cost import Computer, Cost
 from poros_tui.screens.config_draft import Lengths
-from poros_tui.screens.config_form import FieldForm, Form, Problem, fields
+from poros_tui.screens.config_form import FieldForm, Form, Problem
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
 
 _BAR = 10
@@ -205,11 +205,6 @@ def problem_lines(problems: Sequence[Problem], key: str) -> Content:
         elif problem.way_out:
             lines.append(Content.styled(f"  {signs.arrow} {problem.way_out}", "$secondary"))
     return Content("\n").join(lines)
-
-
-def title_of(key: str) -> str:
-    """A setting's name for people."""
-    return fields()[key].title if key in fields() else key
 
 
 def _line(name: str, value: Content) -> Content:

@@ -10,7 +10,7 @@ from poros import events
 from poros.event_log import EventLog
 from poros.events import Heartbeat, Warned
 from poros_tui.engine import follow
-from poros_tui.engine.follow import EventReader, Follower, TextTail, last_lines
+from poros_tui.engine.follow import EventReader, Follower, last_lines
 from tests.tui.made_steps import made_step
 
 LIMIT_S = 20
@@ -193,22 +193,9 @@ def test_a_reader_beside_a_fast_writer_misses_and_doubles_nothing(path, follower
     assert seen == list(range(3_000))
 
 
-def test_the_tail_of_a_log(tmp_path):
+def test_the_last_lines_of_a_log(tmp_path):
     path = tmp_path / "stdout.log"
-    tail = TextTail(path, most_bytes=100)
-    assert tail.poll() == []
-    path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"to")
-    found = tail.poll()
-    assert found[-1] == "line 99"
-    assert found[0].startswith("line ")
-    assert 8 < len(found) < 16
-    with path.open("ab") as file:
-        file.write(b"rn \xff\n")
-    assert tail.poll() == ["torn \\xff"]
-    assert tail.poll() == []
-    path.write_text("anew\n")
-    assert tail.poll() == ["anew"]
-    path.write_text("a\nb\nc")
-    assert last_lines(path, 2) == ["b", "c"]
-    path.unlink()
-    assert tail.poll() == last_lines(path) == []
+    assert last_lines(path) == []
+    path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"torn \xff")
+    assert last_lines(path, 2) == ["line 99", "torn \\xff"]
+    assert len(last_lines(path)) == 30
