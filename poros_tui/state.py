@@ -31,7 +31,7 @@ class AppState:
         config_to_open: The file that the command line named, until Config has opened it.
         run_folder: The run that Train and Result show: running, finished or killed.
         followed: The same run as it goes, brought up to date on each tick; None: no run is shown.
-            Set both through the app's `follow`.
+            Set both through the app's ``runs.follow``.
         recent_models: The latest first.
         recent_data: The latest first.
         done: Steps of the guided path that were passed in this session, by screen name.

@@ -23,12 +23,11 @@ from poros_tui.screens.config_form import Checked, Form, fields, groups
 from poros_tui.screens.config_presets import CPU, HERE
 from poros_tui.screens.config_rows import FormScroll, Row, setting_row
 from poros_tui.screens.config_start import Starter
-from poros_tui.screens.config_wizard import Wizard
+from poros_tui.screens.config_wizard import ASKED, Wizard
 from poros_tui.state import AppState
 from poros_tui.widgets.panel import Panel
 
 EFFORT, CARD = "?effort", "?card"
-_ASKED = ("model_name_or_path", "dataset", EFFORT, CARD, "output_dir")
 ON_START = "Enter starts the training. It goes on after you leave Poros."
 
 
@@ -90,7 +89,7 @@ class ConfigScreen(PorosScreen):
                 questions = list(self.rows.values())
                 yield Panel("Five questions", *questions, id="questions", help=self.HELP)
                 for group, members in groups().items():
-                    asked = sum(each.key in _ASKED for each in members)
+                    asked = sum(each.key in ASKED for each in members)
                     if len(members) > asked:
                         section = Collapsible(title=group, id=f"group-{group}", classes="group")
                         self.sections[group] = section
@@ -214,16 +213,13 @@ class ConfigScreen(PorosScreen):
     async def go_to_problem(self) -> None:
         """Open the section of the first problem and give its entry the keyboard."""
         keys = [key for problem in self.checked.problems for key in problem.keys]
-        if not keys and self.draft.why_not:
-            is_model = self.draft.why_not.startswith("the model")
-            keys = ["model_name_or_path" if is_model else "dataset"]
-        for key in keys[:1]:
-            if key in fields() and key not in _ASKED:
-                section = self.sections[fields()[key].group]
-                await self._fill(section)
-                section.collapsed = False
-            if key in self.rows:
-                self.rows[key].take_keyboard()
+        key = keys[0] if keys else self.draft.wrong_key
+        if key in fields() and key not in ASKED:
+            section = self.sections[fields()[key].group]
+            await self._fill(section)
+            section.collapsed = False
+        if key in self.rows:
+            self.rows[key].take_keyboard()
 
     def action_preview(self) -> None:
         """As a file."""
@@ -343,7 +339,7 @@ class ConfigScreen(PorosScreen):
 
     def _show_groups(self) -> None:
         for group, section in self.sections.items():
-            keys = [each.key for each in groups()[group] if each.key not in _ASKED]
+            keys = [each.key for each in groups()[group] if each.key not in ASKED]
             wrong = any(self.checked.problem_of(key) for key in keys)
             own = sum(key in self.wizard.own for key in keys)
             told = f"{group[0].upper()}{group[1:]}: {len(keys)} settings"

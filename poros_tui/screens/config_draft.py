@@ -173,7 +173,12 @@ class Draft:
     @property
     def why_not(self) -> str:
         """What was found wrong with model or data; empty: nothing."""
-        return self.lookups.why_not(self.wizard.model, self.wizard.dataset)
+        return self.lookups.why_not(self.wizard.model, self.wizard.dataset)[1]
+
+    @property
+    def wrong_key(self) -> str:
+        """The setting that `why_not` is about."""
+        return self.lookups.why_not(self.wizard.model, self.wizard.dataset)[0]
 
     def check_again(self) -> None:
         """What was found wrong is looked at anew: a network may be back, a file be there now."""

@@ -242,13 +242,16 @@ class Lookups:
         facts = self.data.answers.get(name) if is_data else self.models.answers.get(name)
         return (facts.told, facts.is_wrong) if facts else ("", False)
 
-    def why_not(self, model: str, dataset: str) -> str:
-        """What was found wrong with either; empty: nothing."""
-        for name, what in ((model, "model"), (dataset, "data")):
-            told, is_wrong = self.told(name, is_data=what == "data")
+    def why_not(self, model: str, dataset: str) -> tuple[str, str]:
+        """The setting that was found wrong, and why; empty: neither was."""
+        for key, name, what in (
+            ("model_name_or_path", model, "model"),
+            ("dataset", dataset, "data"),
+        ):
+            told, is_wrong = self.told(name, is_data=key == "dataset")
             if is_wrong:
-                return f"the {what}: {told}"
-        return ""
+                return key, f"the {what}: {told}"
+        return "", ""
 
 
 def _computer(machine: Machine, rates: Rates | None) -> Computer:

@@ -12,6 +12,7 @@ from poros_tui import glyphs, words
 from poros_tui.screens.config_cost import Computer, Cost
 from poros_tui.screens.config_draft import Lengths
 from poros_tui.screens.config_form import FieldForm, Form, Problem
+from poros_tui.screens.config_wizard import ASKED
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
 
 _BAR = 10
@@ -253,7 +254,7 @@ def meaning(form: Form) -> Content:
     told = [
         Content.assemble((f"{key:<28}", "$secondary"), words.shortened(text or "empty", 24))
         for key, text in form.texts.items()
-        if key not in ("model_name_or_path", "dataset", "output_dir")
+        if key not in ASKED
     ]
     return Content("\n").join(told) if told else Content("nothing but the defaults")
 

@@ -33,7 +33,8 @@ AS_GIVEN = "as it was"
 """The settings came from a file, a run, or the last session."""
 _SIZED = ("max_seq_length", "per_device_batch_size", "gradient_accumulation_steps", "device")
 """What the answer about the card sets."""
-_ASKED = ("model_name_or_path", "dataset", "output_dir")
+ASKED = ("model_name_or_path", "dataset", "output_dir")
+"""The settings that are questions."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Wizard:
 
     def enter(self, key: str, text: str) -> None:
         """Take an entry of the form; one that says what the preset says is no change."""
-        if key in _ASKED:
+        if key in ASKED:
             if key == "model_name_or_path":
                 self.choose(model=text)
             elif key == "dataset":

@@ -132,10 +132,10 @@ def test_what_was_wrong_is_looked_at_again(draft: Draft) -> None:
     draft.lookups.models.put("m", ModelFacts(told="no network", is_wrong=True))
     draft.take_over(AppState(model="m", data="d.jsonl"))
     draft.look_up(Machine())
-    assert draft.why_not == "the model: no network"
+    assert (draft.wrong_key, draft.why_not) == ("model_name_or_path", "the model: no network")
     draft.check_again()
     draft.look_up(Machine())
-    assert draft.why_not == ""
+    assert (draft.wrong_key, draft.why_not) == ("", "")
 
 
 def test_lines_that_can_not_be_read_are_told_and_left_out_by_a_key(
