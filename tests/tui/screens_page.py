@@ -21,10 +21,11 @@ _FRAME = """\
 # Screens
 
 `poros-tui` opens the app where there is a terminal. Each screen is a mode of its own: a number key
-goes there, what it shows stays as it was. The first line tells the run that is shown, the card's
-memory, the disk and the time; the last one the keys. Below 100 columns and 30 rows the screens
-fold; below 60 columns or 20 rows a notice says so. Every verdict is a word, a sign and a colour;
-where the locale is not UTF-8, or with `POROS_ASCII=1`, the signs are ASCII; `NO_COLOR` is honoured.
+goes there, what it shows stays as it was. The first line tells the run that is shown, the memory
+of the card that it trains on, the disk and the time; the last one the keys. Below 100 columns and
+30 rows the screens fold; below 60 columns or 20 rows a notice says so. Every verdict is a word, a
+sign and a colour; where the locale is not UTF-8, or with `POROS_ASCII=1`, the signs are ASCII;
+with `NO_COLOR` all is grey, and what is wrong stands out most.
 
 What is written to stdout or stderr while screens are open goes to `app.log` in the user's state
 folder. Without a terminal, with `TERM=dumb` or where `CI` is set, `poros-tui train.yaml` trains
