@@ -59,7 +59,7 @@ class ConfigScreen(PorosScreen):
         """Nothing is looked up yet."""
         super().__init__()
         self.checked = Checked(None)
-        self.found = Cost()
+        self.cost = Cost()
         self.files = ConfigFiles(self)
         self.starter = Starter(self)
         self._effects = Effects()
@@ -128,16 +128,16 @@ class ConfigScreen(PorosScreen):
     @property
     def idle_actions(self) -> frozenset[str]:
         """Nothing to mend."""
-        is_wrong = self.checked.problems or self.found.refusal
+        is_wrong = self.checked.problems or self.cost.refusal
         return frozenset() if is_wrong else frozenset({"mend"})
 
     def show_all(self) -> None:
         """Everything that hangs on the entries."""
         self.checked = self.wizard.check()
         if self.checked.config is not None:
-            self.found = self._cost(self.checked.config)
+            self.cost = self._cost(self.checked.config)
             keys = [key for key in self.rows if key in fields()]
-            self._effects.ask(self.checked.config, self.found, self._cost, keys)
+            self._effects.ask(self.checked.config, self.cost, self._cost, keys)
         form = self.wizard.form()
         for row in self.rows.values():
             self._show_row(row, form)
@@ -206,7 +206,7 @@ class ConfigScreen(PorosScreen):
                 return
         if self.checked.problems:
             self.call_later(self.go_to_problem)
-        elif self.found.refusal and self.wizard.drop_sizes():
+        elif self.cost.refusal and self.wizard.drop_sizes():
             self.loaded()
             self.notify("Lengths and batches are back to what fits", timeout=3)
 
@@ -292,7 +292,7 @@ class ConfigScreen(PorosScreen):
     def _verdict(self) -> config_told.Verdict:
         known = self.wizard.known
         return config_told.verdict(
-            self.found,
+            self.cost,
             self.checked.problems,
             known.computer,
             self.draft.why_not,
@@ -355,12 +355,12 @@ class ConfigScreen(PorosScreen):
         narrow = self.has_class("-narrow")
         tell = config_told.cost_line if narrow else config_told.cost_lines
         uncounted = config_told.uncounted(self.draft.known_lengths, self.wizard.dataset)
-        cost = tell(self.found, computer, self._cut(), uncounted)
-        self.query_one("#cost", Static).update(cost)
+        told_cost = tell(self.cost, computer, self._cut(), uncounted)
+        self.query_one("#cost", Static).update(told_cost)
         told = self.focused_told() if each is None else ""
         now = ""
         if each is not None and self.checked.config is not None:
-            now = effect(each.key, self.checked.config, self.found, self._cost)
+            now = effect(each.key, self.checked.config, self.cost, self._cost)
             now = uncounted if each.key == "dataset" and uncounted else now
         line = config_told.about(each, now, told, narrow=narrow)
         self.query_one("#about", Static).update(line)

@@ -143,12 +143,7 @@ class TrainScreen(CurveScreen):
         around = self._around(followed, state, now_s)
         self.panels.draw_alerts([] if followed.is_starting else alerts_of(run, around))
         if part == "start":
-            panel = self.query_one("#start", Panel)
-            waited_s = now_s - self._since_s
-            told = RunState() if followed.is_starting else run
-            width = panel.content_size.width or self.size.width - 6
-            text = start_lines(told, now_s, waited_s, width, self.signs)
-            self.panels.fill("#start-lines", text)
+            self._draw_start(followed, now_s)
         self.panels.draw_plot(run)
         self.panels.draw_numbers(run, scene, followed.folder.name)
         self.panels.draw_blocks(run, scene)
@@ -156,6 +151,17 @@ class TrainScreen(CurveScreen):
         if ending is not None:
             self._draw_ending(followed)
         self._offer(followed)
+
+    def _draw_start(self, followed: FollowedRun, now_s: float) -> None:
+        # While its engine starts, the events are still those of the process before it.
+        run = RunState() if followed.is_starting else followed.run
+        width = self._room_in("#start")
+        text = start_lines(run, now_s, now_s - self._since_s, width, self.signs)
+        self.panels.fill("#start-lines", text)
+
+    def _room_in(self, panel: str) -> int:
+        """Its columns; one that was not laid out yet is as wide as the window allows."""
+        return self.query_one(panel, Panel).content_size.width or self.size.width - 6
 
     def _offer(self, followed: FollowedRun) -> None:
         """The footer follows what can be done; it is costly to make."""
@@ -191,7 +197,7 @@ class TrainScreen(CurveScreen):
         ending = followed.ending
         assert ending is not None
         panel = self.query_one("#ending", Panel)
-        width = panel.content_size.width or self.size.width - 6
+        width = self._room_in("#ending")
         if self.told is None:
             # What the process wrote itself; the events hold none of it.
             last_s = followed.run.last_s or self.shell.clock()
