@@ -1,4 +1,4 @@
-"""Reads a run's files as they grow: `events.jsonl` line by line, and the logs.
+"""Reads a run's events as they come, line by line, and the ends of its logs.
 
 A follower never waits for the writer and never writes. It takes whole lines only; a torn tail stays
 for the next look. A resumed run cuts its event file, a started-anew one has another: both are

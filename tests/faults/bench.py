@@ -20,6 +20,7 @@ from poros.event_log import read_events
 from poros.events import StepFinished
 from poros.training.checkpoint import verify
 from poros.training.resume import list_checkpoints
+from tests.engine.training.tiny_run import TINY_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
@@ -28,16 +29,7 @@ SETTINGS: dict[str, Any] = {
     "model_name_or_path": "./model",
     "dataset": "data.jsonl",
     "output_dir": "out",
-    "max_seq_length": 64,
-    "max_steps": 6,
-    "save_steps": 2,
-    "per_device_batch_size": 2,
-    "gradient_accumulation_steps": 2,
-    "warmup_steps": 2,
-    "lora_rank": 4,
-    "learning_rate": 1e-3,
-    "device": "cpu",
-    "cpu_threads": 1,
+    **TINY_SETTINGS,
 }
 
 

@@ -87,22 +87,28 @@ def write_rows(path: Path, num_rows: int = 20) -> Path:
     return path
 
 
+TINY_SETTINGS: dict[str, Any] = {
+    "max_seq_length": 64,
+    "max_steps": 6,
+    "save_steps": 2,
+    "per_device_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "warmup_steps": 2,
+    "lora_rank": 4,
+    "learning_rate": 1e-3,
+    "device": "cpu",
+    "cpu_threads": 1,
+}
+"""6 steps, a checkpoint every 2, dropout on."""
+
+
 def tiny_settings(model: Path, folder: Path) -> dict[str, Any]:
-    """A config's values: 6 steps, a checkpoint every 2, dropout on."""
+    """A config's values: `TINY_SETTINGS`, and where everything is."""
     return {
         "model_name_or_path": str(model),
         "dataset": str(write_rows(folder / "data.jsonl")),
         "output_dir": str(folder / "out"),
-        "max_seq_length": 64,
-        "max_steps": 6,
-        "save_steps": 2,
-        "per_device_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "warmup_steps": 2,
-        "lora_rank": 4,
-        "learning_rate": 1e-3,
-        "device": "cpu",
-        "cpu_threads": 1,
+        **TINY_SETTINGS,
         "nf4_cache": str(model.parent / "nf4"),
     }
 
