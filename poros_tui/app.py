@@ -23,6 +23,7 @@ from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
+from poros.home_paths import typed_path
 from poros.starting_runs import starting_in
 from poros_tui import glyphs, keys, settings, state, themes, words
 from poros_tui.driver import HUNG_UP, ContinuedDriver, driver_for
@@ -127,9 +128,10 @@ class PorosApp(App[int]):
         self.clock = clock
         self.make_task: Callable[..., Task] = Task
         self.animation_level = "none"
-        self._watch = watch or MachineWatch(Path.cwd())
+        started_in = typed_path(Path.cwd())
+        self._watch = watch or MachineWatch(started_in)
         self._keep = keep
-        self.runs = RunControl(self, run_list or RunList([Path.cwd()]))
+        self.runs = RunControl(self, run_list or RunList([started_in]))
         self.last_words = ""
         self.let_go_of_terminal: Callable[[], None] = lambda: None
         self._is_ending = False

@@ -13,6 +13,7 @@ from poros._version import __version__
 from poros.cli_guard import Guard
 from poros.cli_train import train_options
 from poros.errors import PorosConfigError
+from poros.home_paths import typed_path
 from poros_tui.headless import attach_headless, train_headless
 
 _EPILOG = """\b
@@ -139,6 +140,7 @@ def _open(config: Path | None = None, run: Path | None = None) -> int:
 
     shared = state.load()
     if config is not None:
+        config = typed_path(config)
         if not config.is_file():
             raise PorosConfigError(f"{config} is no file", remediation="poros init writes one")
         shared.update(config_to_open=config.absolute())

@@ -90,10 +90,10 @@ def train_headless(
     """
 
     def run(config: PorosConfig) -> int:
-        _tell_others(Path(config.output_dir))
+        _tell_others(typed_path(config.output_dir))
         words = ["run", str(path), *(w for text in settings for w in ("--set", text))]
         started_s = time.time()
-        engine = start_engine(Path(config.output_dir), words + _flags(options))
+        engine = start_engine(typed_path(config.output_dir), words + _flags(options))
         show = _Shown(engine, config, json_lines=json_lines)
         with _forwarding(engine, but=(signal.SIGHUP,) if config.survive_hangup else ()):
             _follow_own(engine, show, started_s)

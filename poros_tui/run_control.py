@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from poros.demo_settings import MODEL_FOLDER, WHEEL_BYTES, demo_settings
 from poros.errors import PorosError
+from poros.home_paths import here
 from poros.run_folder import free_name
 from poros_tui import words
 from poros_tui.engine.commands import Answer as Taken
@@ -72,7 +73,7 @@ class RunControl:
         else:
             state.followed = FollowedRun.at(run) if isinstance(run, Path) else FollowedRun(run)
         state.update(run_folder=state.followed.folder if state.followed else None)
-        self._app.watch_disk(state.run_folder or Path.cwd())
+        self._app.watch_disk(state.run_folder or here())
 
     async def start(
         self, config: Path, *, settings: Sequence[str] = (), flags: Sequence[str] = ()
@@ -205,7 +206,7 @@ class RunControl:
     def _start_demo(self, answer: Any) -> None:
         if not isinstance(answer, dict) or "model" not in answer:
             return
-        output = Path.cwd() / DEMO_FOLDER
+        output = here() / DEMO_FOLDER
         folder = free_name(output) if output.exists() else output
         place = state_file().with_name("demo.yaml")
         try:

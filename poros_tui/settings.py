@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from poros.errors import PorosConfigError
+from poros.home_paths import typed_path
 from poros_tui.themes import NAMES
 
 _KNOWN = ("theme", "keys")
@@ -30,7 +31,7 @@ def settings_file() -> Path:
     """Where it is looked for; ``XDG_CONFIG_HOME`` moves it."""
     import platformdirs
 
-    return platformdirs.user_config_path("poros", appauthor=False) / "app.yaml"
+    return typed_path(platformdirs.user_config_path("poros", appauthor=False)) / "app.yaml"
 
 
 def load(path: Path | None = None) -> Settings:

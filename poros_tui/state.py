@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poros.home_paths import typed_path
 from poros_tui.engine.machine import Machine
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def state_file() -> Path:
     """Beside the list of runs; ``XDG_STATE_HOME`` moves both."""
     import platformdirs
 
-    return platformdirs.user_state_path("poros", appauthor=False) / "app.json"
+    return typed_path(platformdirs.user_state_path("poros", appauthor=False)) / "app.json"
 
 
 def load(path: Path | None = None) -> AppState:
@@ -103,7 +104,7 @@ def save(text: str, path: Path | None = None) -> None:
 def _take(state: AppState, name: str, value: Any) -> None:
     """Keep a value of the right kind."""
     if name in ("config_path", "run_folder"):
-        setattr(state, name, Path(value) if isinstance(value, str) and value else None)
+        setattr(state, name, typed_path(value) if isinstance(value, str) and value else None)
     elif isinstance(value, type(getattr(state, name))):
         setattr(state, name, value)
 

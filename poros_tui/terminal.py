@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from poros.home_paths import typed_path
+
 _MOST_LOG_BYTES = 1 << 20
 WAKES = signal.SIGURG
 """Ends a write that stands still; nothing else sends it."""
@@ -42,7 +44,7 @@ def log_file() -> Path:
     """Where all goes that is written to stdout or stderr while screens are open."""
     import platformdirs
 
-    return platformdirs.user_state_path("poros", appauthor=False) / "app.log"
+    return typed_path(platformdirs.user_state_path("poros", appauthor=False)) / "app.log"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from pathlib import Path
 
@@ -60,8 +61,8 @@ def clock(time_s: float) -> str:
 def short_path(path: Path | str, room: int = 0) -> str:
     """A path with home as ``~``; its middle goes where ``room`` columns don't suffice."""
     text = str(path)
-    home = str(Path.home())
-    if home != "/" and (text == home or text.startswith(home + "/")):
+    home = os.path.expanduser("~")  # noqa: PTH111  Path raises where there is none
+    if home not in ("/", "~") and (text == home or text.startswith(home + "/")):
         text = "~" + text[len(home) :]
     return shortened(text, room) if room else text
 

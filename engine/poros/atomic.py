@@ -156,10 +156,20 @@ def sha256_of(path: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    if not path.is_dir():
+    """Bytes of a file, or of all files in a folder; what goes meanwhile counts as nothing."""
+    if not os.path.isdir(path):  # noqa: PTH112  Path raises where it may not look
+        return _size_of_file(path)
+    # Not `rglob`, which raises for a folder that goes while it walks: a run's checkpoints do.
+    return sum(
+        _size_of_file(Path(folder, name)) for folder, _, names in os.walk(path) for name in names
+    )
+
+
+def _size_of_file(path: Path) -> int:
+    try:
         return path.lstat().st_size if path.exists() else 0
-    return sum(inner.lstat().st_size for inner in path.rglob("*") if inner.is_file())
+    except OSError:
+        return 0
 
 
 def free_bytes(folder: Path) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from poros.atomic import write_file
 from poros.errors import PorosStorageError
+from poros.home_paths import typed_path
 from poros.run_folder import read_run
 
 _RUN_ID = re.compile(r"[0-9a-f]{1,64}")
@@ -41,7 +42,7 @@ def registry_folder() -> Path:
     """The system's place for a program's state, which ``XDG_STATE_HOME`` moves."""
     import platformdirs
 
-    return platformdirs.user_state_path("poros", appauthor=False) / "runs"
+    return typed_path(platformdirs.user_state_path("poros", appauthor=False)) / "runs"
 
 
 def keep(run_id: str, path: Path, *, instead_of: str = "") -> None:
@@ -88,7 +89,7 @@ def known_runs(places: Iterable[Path] = ()) -> list[Known]:
 
 def _runs_in(places: Iterable[Path]) -> Iterator[tuple[Path, dict[str, object]]]:
     for place in places:
-        folder = place.expanduser().absolute()
+        folder = typed_path(place).absolute()
         try:
             inside = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
         except OSError:
@@ -109,7 +110,7 @@ def _remembered() -> Iterator[tuple[str, Path]]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if isinstance(run_id, str) and isinstance(path, str) and file.stem == run_id:
-            yield run_id, Path(path)
+            yield run_id, typed_path(path)
 
 
 def _holds(path: Path, run_id: str) -> bool:

@@ -229,13 +229,30 @@ def remove_run(run: Run) -> list[str]:
         for name in sorted(_OURS, key=lambda name: name == "run.json"):
             atomic.remove(run.path / name)
         atomic.sweep_temps(run.path, owned=True)
-    left = sorted(inner.name for inner in run.path.iterdir())
+    left = _names_in(run.path)
     if kept := [name for name in left if name in _OURS]:
         raise _not_removed(run.path, f"{', '.join(kept)} can't be removed")
     if not left:
-        run.path.rmdir()
+        _remove_empty(run.path)
     run_registry.forget(run.known.run_id)
     return left
+
+
+def _names_in(folder: Path) -> list[str]:
+    """What lies in a folder; nothing where another one has removed it meanwhile."""
+    try:
+        return sorted(inner.name for inner in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:  # as above
+        return
+    except OSError as error:
+        raise _not_removed(folder, f"it can't be removed: {error.strerror}") from error
 
 
 def _refuse_protected(folder: Path) -> None:

@@ -74,7 +74,7 @@ def starting_runs() -> list[StartingRun]:
             continue
         try:
             record = json.loads(place.read_text("utf-8"))
-            born, path = int(record["born"]), Path(str(record["path"]))
+            born, path = int(record["born"]), typed_path(str(record["path"]))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError):

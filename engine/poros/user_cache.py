@@ -17,4 +17,4 @@ def user_cache() -> Path:
         return typed_path(override)
     import platformdirs
 
-    return platformdirs.user_cache_path("poros", appauthor=False)
+    return typed_path(platformdirs.user_cache_path("poros", appauthor=False))

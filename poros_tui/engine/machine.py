@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from poros.device_facts import total_and_used
+from poros.home_paths import here
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +111,4 @@ def look(folder: Path, nvml: _Nvml) -> Machine:
 
 def _there(folder: Path) -> Path:
     """The nearest folder above that exists."""
-    return next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    return next(p for p in (here() / folder, *(here() / folder).parents) if p.exists())

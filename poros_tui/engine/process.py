@@ -341,7 +341,7 @@ def _ran_out_of_memory(folder: Path) -> bool:
             return False
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    now = read_oom_kills(Path(str(place)))
+    now = read_oom_kills(typed_path(str(place)))
     return now is not None and now > before
 
 

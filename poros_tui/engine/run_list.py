@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poros import run_folder, runs, starting_runs
 from poros.run_registry import Known
+from poros.run_story import Story
 from poros.runs import GOING_ON, GONE, KILLED, Run, look_at
 
 FAILED, FINISHED, STOPPED = "failed", "finished", "stopped"
@@ -100,7 +101,10 @@ class RunList:
         key = _key(known)
         kept = self._read.get(known.path)
         if kept is None or kept[0] != key:
-            run = self._look(known)
+            try:
+                run = self._look(known)
+            except OSError:  # it goes while it is looked at, or its disk fails: no end of the list
+                return Listed(Run(known, GONE, Story(), {}))
             kept = (key, Listed(run, None if run.state == GONE else newest_checkpoint(run.path)))
             self._read[known.path] = kept
         return kept[1]

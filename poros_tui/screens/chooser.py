@@ -12,7 +12,7 @@ from textual.events import Key
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from poros.home_paths import typed_path
+from poros.home_paths import here, typed_path
 from poros_tui.screens.base import PorosScreen
 from poros_tui.screens.verdict import Verdict, VerdictLine
 from poros_tui.state import AppState
@@ -194,7 +194,7 @@ class ChooserScreen(PorosScreen):
     def action_open(self) -> None:
         """By the dialog that finds files and folders."""
         is_path = self.asked.startswith(("/", "~", "."))
-        start = typed_path(self.asked).parent if is_path else Path.cwd()
+        start = typed_path(self.asked).parent if is_path else here()
         title, hint = self.DIALOG
         self.app.push_screen(PathDialog(title, hint, start, self.list_folder), self._opened)
 

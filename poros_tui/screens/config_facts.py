@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Generic, TypeVar
 
 from poros.check_memory import TextHeaders
@@ -112,8 +112,8 @@ def look_at_model(model: str) -> ModelFacts:
 
     try:
         report = check_model(model)
-    except PorosError as error:
-        return ModelFacts(told=str(error), is_wrong=True)
+    except (PorosError, OSError) as error:
+        return ModelFacts(told=_why(error), is_wrong=True)
     if report.refusals:
         return ModelFacts(told=str(report.refusals[0]), is_wrong=True)
     if report.folder is None and report.facts is not None and report.facts.download_bytes:
@@ -137,13 +137,13 @@ def look_at_data(dataset: str) -> DataFacts:
         return DataFacts(told="not a file here: looked for on the Hub when the run starts")
     if path.suffix.lower() not in _COUNTED:
         return DataFacts(told="a file; its rows are counted when the run starts")
-    if path.stat().st_size > _MOST_COUNTED_BYTES:
-        return DataFacts(told="a large file; its rows are counted when the run starts")
     try:
+        if path.stat().st_size > _MOST_COUNTED_BYTES:
+            return DataFacts(told="a large file; its rows are counted when the run starts")
         bad_lines = BadLines("skip")
         rows = read_rows(path, bad_lines=bad_lines)
-    except PorosError as error:
-        return DataFacts(told=str(error), is_wrong=True)
+    except (PorosError, OSError) as error:
+        return DataFacts(told=_why(error), is_wrong=True)
     if not rows:
         return DataFacts(told="the file has no rows", is_wrong=True)
     whose = "the demo's " if is_demo_data(dataset) else ""
@@ -169,12 +169,16 @@ def _prompts(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(found)[:_NUM_PROMPTS]
 
 
+def _why(error: PorosError | OSError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
 def _told_bad(bad_lines: BadLines) -> str:
     if not bad_lines.found:
         return ""
     number, first = len(bad_lines.found), bad_lines.found[0]
     lines = "1 line" if number == 1 else f"{number} lines"
-    return f"{lines} of the data can't be read, {Path(first.where).name}: {first.message}"
+    return f"{lines} of the data can't be read, {PurePath(first.where).name}: {first.message}"
 
 
 def look_up_rates(card: str) -> Rates | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from poros.check_memory import TextHeaders
@@ -126,7 +126,7 @@ class Wizard:
 
     def suggest_place(self) -> None:
         """A folder for the run that is not there yet, by the data's name."""
-        self.output_dir = free_folder(str(Path(self.output_dir).parent / self._folder_name()))
+        self.output_dir = free_folder(str(PurePath(self.output_dir).parent / self._folder_name()))
         self._is_own_place = False
 
     @property
@@ -274,7 +274,7 @@ class Wizard:
     def _folder_name(self) -> str:
         if is_demo_data(self.dataset):
             return "poros_demo"
-        stem = Path(self.dataset.partition(":")[0]).stem if self.dataset else "poros"
+        stem = PurePath(self.dataset.partition(":")[0]).stem if self.dataset else "poros"
         return f"{stem}-run"
 
 

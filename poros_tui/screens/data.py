@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 
 from poros.demo_settings import is_demo_data, train_path
 from poros.errors import PorosDataError
+from poros.home_paths import here
 from poros_tui import words
 from poros_tui.engine.tasks import Task
 from poros_tui.screens.chooser import ChooserScreen, Record
@@ -121,7 +122,7 @@ class DataScreen(ChooserScreen):
         self.run_worker(self._look_around(), exclusive=True, exit_on_error=False)
 
     async def _look_around(self) -> None:
-        found = await asyncio.to_thread(_data_files, Path.cwd())
+        found = await asyncio.to_thread(_data_files, here())
         self._here = [entry_of(one, choice_sign=False) for one in found]
         self.draw_list()
 
@@ -342,7 +343,7 @@ class DataScreen(ChooserScreen):
             entries.append(Entry("", "Used before"))
             entries += [Entry(one, words.short_path(one)) for one in used]
         if self._here:
-            entries.append(Entry("", f"In {words.short_path(Path.cwd())}"))
+            entries.append(Entry("", f"In {words.short_path(here())}"))
             entries += self._here
         self.query_one(EntryList).show(entries)
 

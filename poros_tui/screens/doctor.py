@@ -13,6 +13,7 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
+from poros.home_paths import here
 from poros_tui import glyphs, words
 from poros_tui.engine.tasks import Task
 from poros_tui.screens.base import PorosScreen
@@ -217,7 +218,7 @@ def _colour(state: str) -> str:
 
 def _write(text: str) -> Path:
     for number in range(1, 1000):
-        path = Path.cwd() / f"poros-doctor{f'-{number}' if number > 1 else ''}.json"
+        path = here() / f"poros-doctor{f'-{number}' if number > 1 else ''}.json"
         try:
             with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poros.errors import PorosError
+from poros.run_folder import is_held
 
 if TYPE_CHECKING:
     from poros.report_facts import Facts
@@ -72,6 +73,8 @@ def read_outcome(folder: Path) -> Outcome:
         view = view_of(facts)
     except PorosError as error:
         return Outcome(folder, error=str(error))
+    except OSError as error:  # it changes while it is read, or its disk fails
+        return Outcome(folder, error=f"the run can't be read: {error.strerror or error}")
     adapter, is_final = _adapter(folder)
     return Outcome(
         folder=folder,
@@ -101,7 +104,7 @@ class OutcomeReader:
         """Nothing is followed."""
         self.latest: Outcome | None = None
         self._folder: Path | None = None
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[object, ...] | None = None
         self._is_reading = False
 
     def follow(self, folder: Path | None) -> None:
@@ -117,10 +120,12 @@ class OutcomeReader:
         threading.Thread(target=self._read, args=(folder,), name="outcome", daemon=True).start()
 
     def _read(self, folder: Path) -> None:
-        found = read_outcome(folder)
-        if folder == self._folder:
-            self.latest = found
-        self._is_reading = False
+        try:
+            found = read_outcome(folder)
+            if folder == self._folder:
+                self.latest = found
+        finally:
+            self._is_reading = False
 
 
 def _load_lines(folder: Path, facts: Facts, adapter: Path) -> tuple[str, ...]:
@@ -158,13 +163,14 @@ def _adapter(folder: Path) -> tuple[Path | None, bool]:
     return (steps[-1].parent if steps else None), False
 
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    """Changes with the events, and with the lock that says whether it runs."""
+def _stamp(folder: Path) -> tuple[object, ...]:
+    """Changes with the events, their rights, and with the lock that says whether it runs."""
+    held = is_held(folder)
     try:
         events = (folder / "events.jsonl").stat()
-    except OSError:
-        return (0, 0)
-    return events.st_mtime_ns, events.st_size
+    except OSError as error:
+        return held, error.errno
+    return held, events.st_ino, events.st_mtime_ns, events.st_ctime_ns, events.st_size
 
 
 def _size(path: Path) -> int:

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from poros.home_paths import typed_path
+from poros.home_paths import here, typed_path
 from poros_tui import glyphs, words
 from poros_tui.widgets.entry_list import Entry, EntryList
 from poros_tui.widgets.steady import Dialog
@@ -65,7 +65,7 @@ class PathDialog(Dialog[str]):
         """Args as drawn: ``hint`` says what can be chosen, ``lister`` what a folder holds."""
         super().__init__()
         self._title, self._hint, self._lister = title, hint, lister
-        self.folder = start if start.is_dir() else Path.cwd()
+        self.folder = start if start.is_dir() else here()
 
     def compose(self) -> ComposeResult:
         """Title, path, entries, what is wrong."""

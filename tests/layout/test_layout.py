@@ -89,6 +89,13 @@ def test_nothing_unpickles():
     assert lines_with(r"torch\.load\b|\bimport pickle|from pickle|pickle\.loads?\b") == []
 
 
+def test_paths_of_the_app_are_typed_ones():
+    """`Path` raises where this user may not look; one that is asked on a tick would end the app."""
+    made = r"(?<!typed_path\()(?<!click\.)\b(?:Path(?:\.cwd|\.home)?|platformdirs\.\w+)\("
+    app = f"{APP.relative_to(ROOT)}/"
+    assert [line for line in lines_with(made) if line.startswith(app)] == []
+
+
 def test_every_module_says_its_purpose():
     assert [str(path) for path in SOURCES if not module_map.purpose(path)] == []
 
