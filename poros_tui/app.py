@@ -227,6 +227,11 @@ class PorosApp(App[int]):
             signal.signal(number, end)
         self.set_interval(1.0, self._end_with_terminal)
 
+    def thread_failed(self, told: threading.ExceptHookArgs) -> None:
+        """A look-up whose thread ends by a bug would be waited for without end: all ends by it."""
+        if isinstance(told.exc_value, Exception) and not self._exit:
+            self.call_later(self._handle_exception, told.exc_value)
+
     def _end_with_terminal(self) -> None:
         """It hung up, and SIGHUP went elsewhere: nobody can see or end the app any more."""
         if isinstance(self._driver, ContinuedDriver) and self._driver.is_gone:
@@ -374,7 +379,7 @@ class PorosApp(App[int]):
         self.runs.leave()
 
     async def action_quit(self) -> None:
-        """Textual's own ctrl+q, which also works in a field and in a dialog: as quit."""
+        """Ctrl+q in a dialog, and what Textual calls so: as `leave`."""
         self.runs.leave()
 
     def action_interrupt(self) -> None:

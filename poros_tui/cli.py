@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,7 @@ def _open(config: Path | None = None, run: Path | None = None) -> int:
     """The screens; returns their exit code."""
     from poros_tui import state, terminal
     from poros_tui.app import PorosApp
+    from poros_tui.engine import tasks
 
     shared = state.load()
     if config is not None:
@@ -148,7 +150,12 @@ def _open(config: Path | None = None, run: Path | None = None) -> int:
         shared.update(run_folder=run)
     app = PorosApp(shared, first="config" if config else "train" if run else "home")
     with terminal.only_ours(terminal.log_file()) as app.let_go_of_terminal:
-        code = app.run()
+        threading.excepthook = app.thread_failed
+        try:
+            code = app.run()
+        finally:
+            threading.excepthook = threading.__excepthook__
+            tasks.end_all()
     if app.crash is not None:
         raise app.crash
     if app.last_words:

@@ -5,7 +5,8 @@
     for record in task.drain(): ...      # JSON lines so far
     if task.done: task.result
 
-The child has a session of its own and no terminal. Threads are daemons; nothing waits for them.
+The child has a session of its own and no terminal. Threads are daemons; nothing waits for them but
+`end_all`, at the end of the process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 PROGRAM = (sys.executable, "-m", "poros")
+
+_alive: set[Task] = set()
 
 State = Literal["running", "done", "cancelled", "timed out"]
 
@@ -115,6 +118,7 @@ class Task:
             cwd=folder,
             start_new_session=True,
         )
+        _alive.add(self)
         readers = [
             self._thread(self._read_stdout),
             self._thread(self._read_stderr),
@@ -214,6 +218,7 @@ class Task:
             tuple(self._records),
             tuple(self._stderr),
         )
+        _alive.discard(self)
         self._ended.set()
 
     def _wait_for_process(self, limit_s: float | None) -> int:
@@ -229,6 +234,16 @@ class Task:
                 killed_from_s = killed_from_s or now_s
                 if now_s - killed_from_s > _GRACE_S:
                     self._signal(signal.SIGKILL)
+
+
+def end_all() -> None:
+    """End all commands that run, and what they started; waits until they have, a few seconds."""
+    tasks = list(_alive)
+    for task in tasks:
+        task.cancel()
+    until_s = time.monotonic() + 3 * _GRACE_S
+    for task in tasks:
+        task.wait(max(0.0, until_s - time.monotonic()))
 
 
 def _signal_name(number: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from textual import events
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
 from textual.command import CommandList, CommandPalette
 from textual.notifications import Notification
 from textual.screen import ModalScreen, Screen
@@ -32,6 +33,12 @@ class SteadyScreen(Screen[Result]):
 
 class Dialog(ModalScreen[Result], SteadyScreen[Result]):
     """A question or a pane above a screen."""
+
+    # A dialog hides the app's keys, and a command that it waits for may take an hour.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "app.quit", id="app.quit", show=False),
+        Binding("ctrl+c", "app.interrupt", id="app.interrupt", show=False),
+    ]
 
     _is_answered = False
 

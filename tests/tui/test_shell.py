@@ -341,3 +341,15 @@ def test_the_header_tells_the_runs_own_card_while_it_goes_on():
     assert app.summary().facts[0] == "VRAM 40.0 of 48.0 GB"
     run.ending = Ending("finished", 0, "")
     assert app.summary().facts[0] == "VRAM 1.9 of 12.3 GB"
+
+
+@piloted()
+async def test_ctrl_q_and_ctrl_c_leave_while_a_dialog_waits(app, pilot):
+    for key in ("ctrl+q", "ctrl+c"):
+        left = []
+        app.runs.leave = lambda left=left: left.append("left")
+        app.push_screen(HelpDialog("Home", "", []))
+        await pilot.pause()
+        await pilot.press(key)
+        assert left == ["left"]
+        await pilot.press("escape")

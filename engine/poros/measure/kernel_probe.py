@@ -6,14 +6,17 @@ one crashed or hung.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 _PINNED_BYTES = 256 * 2**20
 _WIDTH = 256
+_PR_SET_PDEATHSIG = 1
 
 Found = dict[str, Any]
 
@@ -25,6 +28,7 @@ def main(index: int, wanted: Sequence[str] = ()) -> None:
         index: Of the card as CUDA counts them; a negative one is the CPU.
         wanted: Names of the probes beside torch's own; empty: all.
     """
+    _end_with_parent()
     # bitsandbytes fetches and runs code of the Hub at its import where `kernels` is installed.
     sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # None: can't be imported
     found = _tell("torch", _look_at_torch)
@@ -43,6 +47,11 @@ def main(index: int, wanted: Sequence[str] = ()) -> None:
     for name, probe in probes.items():
         if not wanted or name in wanted:
             _tell(name, probe)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed can't end us, who are in a session of our own and may hang."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def _tell(name: str, probe: Callable[[], Found]) -> Found | None:

@@ -1,9 +1,12 @@
 """The child that tries kernels: what it says, and how its crash or hang is told."""
 
 import json
+import signal
+import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from poros.doctor_child import (
@@ -185,3 +188,17 @@ def test_the_real_child_tries_its_kernels_on_the_cpu():
     found = run_probe(gpu=None, timeout_s=200)
     assert found.ending == ""
     assert states(found, None) == dict.fromkeys(["torch", "bitsandbytes", "bf16", "nf4"], "ok")
+
+
+PARENT = "from poros.doctor_probe import watch; print(next(watch(gpu=None, timeout_s=600)))"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_child_ends_with_a_parent_that_is_killed(number):
+    words = [sys.executable, "-c", f"{PARENT}; import time; time.sleep(600)"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
+        assert b"started" in parent.stdout.readline()
+        (probe,) = psutil.Process(parent.pid).children()
+        parent.send_signal(number)
+        parent.wait()
+    assert psutil.wait_procs([probe], timeout=5)[1] == []
