@@ -161,11 +161,11 @@ def _prompts(rows: Sequence[Row]) -> tuple[str, ...]:
     with contextlib.suppress(PorosDataError):  # of another shape: Data and the run say so
         shape = detect_shape(rows)
         for row in rows if shape.is_conversation else ():
-            first = to_messages(row, shape)[0]
-            text = first["content"].strip()
-            is_plain = text.isprintable() and SEPARATOR.strip() not in text
-            if first["role"] == "user" and is_plain and 0 < len(text) <= _LONGEST_PROMPT:
-                found[text] = None
+            for first in to_messages(row, shape)[:1]:  # a row may hold none
+                text = first["content"].strip()
+                is_plain = text.isprintable() and SEPARATOR.strip() not in text
+                if first["role"] == "user" and is_plain and 0 < len(text) <= _LONGEST_PROMPT:
+                    found[text] = None
     return tuple(found)[:_NUM_PROMPTS]
 
 

@@ -79,6 +79,13 @@ def test_a_model_and_data_that_may_not_be_read_are_said_to_be(closed):
         assert found.told
 
 
+@pytest.mark.parametrize("key", ["messages", "conversations"])
+def test_rows_without_a_message_are_counted(key, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps({key: []}) + "\n")
+    assert look_at_data(str(data)).num_rows == 1
+
+
 def test_an_outcome_that_could_not_be_read_is_read_once_it_can_be(closed):
     reader = OutcomeReader()
     folder = typed_path(closed)
