@@ -49,7 +49,8 @@ def summary_of(followed: FollowedRun | None, facts: tuple[str, ...]) -> Summary:
     run = followed.run
     status = "starting" if followed.is_starting else run.status
     if not followed.is_going and not run.has_ended:
-        status = "killed" if followed.caught_up else "ended"
+        ending = followed.ending if followed.caught_up else None
+        status = ending.status if ending is not None else "ended"
     sign, colour = _LOOKS.get(status, ("busy", "accent"))
     glyph = str(getattr(glyphs.chosen(), sign))
     share = ""

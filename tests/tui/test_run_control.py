@@ -66,6 +66,7 @@ async def a_first_start_that_was_refused_can_be_tried_again(app, pilot, begun, t
     run.start = Start(tmp_path / "train.yaml", ("max_steps=3",), ("--resume", "never"))
     app.state.followed = run
     await app.tick()
+    assert app.summary().state == "failed"
     told = text_of(app, "#ending-lines")
     assert "It had not begun yet: nothing is lost." in told
     assert "r Try again    5 Change it in Config" in told
