@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import Button, Collapsible, Static
 
 from poros.config import PorosConfig
@@ -66,6 +67,7 @@ class ConfigScreen(PorosScreen):
         self._key = ""
         self._version = 0
         self._unchecked = ""
+        self._side_told: dict[str, Content] = {}
         self.rows: dict[str, Row] = {}
         self.sections: dict[str, Collapsible] = {}
 
@@ -355,21 +357,25 @@ class ConfigScreen(PorosScreen):
         narrow = self.has_class("-narrow")
         tell = config_told.cost_line if narrow else config_told.cost_lines
         uncounted = config_told.uncounted(self.draft.known_lengths, self.wizard.dataset)
-        told_cost = tell(self.cost, computer, self._cut(), uncounted)
-        self.query_one("#cost", Static).update(told_cost)
         told = self.focused_told() if each is None else ""
         now = ""
         if each is not None and self.checked.config is not None:
             now = effect(each.key, self.checked.config, self.cost, self._cost)
             now = uncounted if each.key == "dataset" and uncounted else now
-        line = config_told.about(each, now, told, narrow=narrow)
-        self.query_one("#about", Static).update(line)
-        self.query_one("#meaning", Static).update(config_told.meaning(self.wizard.form()))
         problems = self.checked.problems
-        self.query_one("#problems-panel").display = bool(problems)
-        self.query_one("#problems", Static).update(config_told.problem_lines(problems, "f7"))
         verdict = config_told.STARTING if self.starter.is_starting else self._verdict()
-        self.query_one("#verdict", Static).update(verdict.content())
+        self.query_one("#problems-panel").display = bool(problems)
+        for name, content in (
+            ("cost", tell(self.cost, computer, self._cut(), uncounted)),
+            ("about", config_told.about(each, now, told, narrow=narrow)),
+            ("meaning", config_told.meaning(self.wizard.form())),
+            ("problems", config_told.problem_lines(problems, "f7")),
+            ("verdict", verdict.content()),
+        ):
+            told_before = self._side_told.get(name)
+            if told_before is None or not told_before.is_same(content):
+                self._side_told[name] = content
+                self.query_one(f"#{name}", Static).update(content)
 
     def _cut(self) -> str:
         return config_told.cut_told(self.draft.known_lengths, self.checked.config)

@@ -28,16 +28,30 @@ class KeyLine(Footer):
         super().__init__(show_command_palette=False)  # it is a key like the others
         self._idle, self._names = idle, names
         self._room = 0
+        self._shown: list[tuple[object, ...]] = []
 
     def compose(self) -> ComposeResult:
         """The keys that fit, in their order."""
+        keys = self._fitting()
+        self._shown = [_looks(key) for key in keys]
+        yield from keys
+
+    async def recompose(self) -> None:
+        """Textual asks for it whenever the keyboard moves; where no key changes nothing is done.
+
+        New keys lay the whole screen out again, which is felt at each press of an arrow.
+        """
+        if [_looks(key) for key in self._fitting()] != self._shown:
+            await super().recompose()
+
+    def _fitting(self) -> list[FooterKey]:
         self._room = self.app.size.width
         keys = [key for key in super().compose() if isinstance(key, FooterKey)]
         useful = [key for key in keys if key.action not in self._idle()]
         names = self._names()
         for key in useful:
             key.description = names.get(key.action, key.description)
-        yield from fitting(useful, self._room)
+        return fitting(useful, self._room)
 
     def on_resize(self) -> None:
         """There is more room now, or less."""
@@ -53,6 +67,10 @@ def fitting(keys: Sequence[FooterKey], room: int) -> list[FooterKey]:
     while going and sum(_columns(key) for key in shown) > room + 1:
         shown.remove(going.pop(0))
     return shown
+
+
+def _looks(key: FooterKey) -> tuple[object, ...]:
+    return key.key, key.key_display, key.description, key.action, key.disabled
 
 
 def _columns(key: FooterKey) -> int:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Collapsible, Input, Static
+from textual.widgets._footer import FooterKey
 
 from poros.config_load import load_config
 from poros.demo_settings import train_path
@@ -59,6 +60,19 @@ async def test_enter_goes_through_the_questions_to_the_button(app: PorosApp, pil
     assert keys == ["model_name_or_path", "dataset", EFFORT, "?card", "output_dir"]
     assert isinstance(app.focused, Button)
     assert "ready, and it fits" in said(screen, "verdict")
+
+
+@config()
+async def test_an_arrow_draws_again_only_what_it_changes(app: PorosApp, pilot: Any) -> None:
+    screen = await known(app, pilot)
+    keys = list(screen.query(FooterKey))
+    told = {id: screen.query_one(f"#{id}", Static).content for id in ("cost", "meaning", "verdict")}
+    about = said(screen, "about")
+    await pilot.press("down")
+    assert said(screen, "about") != about
+    assert keys
+    assert list(screen.query(FooterKey)) == keys  # the same ones: none was made anew
+    assert all(screen.query_one(f"#{id}", Static).content is told[id] for id in told)
 
 
 @config()
