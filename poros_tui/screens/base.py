@@ -85,6 +85,7 @@ class PorosScreen(SteadyScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The frame; subclasses override `body`."""
+        self._take_size_classes()  # before its parts are styled for the first time
         yield Header()
         yield ModeBar(MODES, here=self.mode_name)
         with VerticalScroll(id="body", classes=f"-{self.LAYOUT_STYLE}", can_focus=False):
@@ -145,16 +146,23 @@ class PorosScreen(SteadyScreen[None]):
 
     def fit(self) -> None:
         """The classes by size; Textual's own breakpoints miss a resize while another mode shows."""
-        width, height = self.app.size
-        for limits, size in ((WIDTHS, width), (HEIGHTS, height)):
-            fitting = [name for least, name in limits if size >= least][-1]
-            for _, name in limits:
-                self.set_class(name == fitting, name)
+        if self._take_size_classes():
+            self.update_node_styles()
         if self.outer_size != self.app.size:
             self._screen_resized(self.app.size)
         if self._fitted not in (None, self.app.size):
             self.call_after_refresh(self._refit)
         self._fitted = self.app.size
+
+    def _take_size_classes(self) -> bool:
+        """Whether there are others than before; the styles are left to the caller, once for all."""
+        width, height = self.app.size
+        before = self.classes
+        for limits, size in ((WIDTHS, width), (HEIGHTS, height)):
+            fitting = [name for least, name in limits if size >= least][-1]
+            for _, name in limits:
+                self.set_class(name == fitting, name, update=False)
+        return self.classes != before
 
     def _refit(self) -> None:
         if self.app.screen is not self:

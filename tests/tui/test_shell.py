@@ -180,6 +180,17 @@ async def test_a_window_that_is_too_small_says_so_until_it_is_larger(app, pilot)
     assert not app.screen.has_class("-narrow")
 
 
+@piloted(size=(80, 24))
+async def test_another_size_styles_the_screen_s_parts_once(app, pilot):
+    styled, update = [], app.update_styles
+    app.update_styles = lambda node, **named: (styled.append(node), update(node, **named))
+    await pilot.resize_terminal(120, 40)  # two classes go, two come
+    await pilot.pause()
+    assert app.screen.has_class("-wide")
+    assert app.screen.has_class("-tall")
+    assert styled.count(app.screen) == 1
+
+
 @piloted(make=lambda: app_of(settings=Settings(theme="light", keys={"app.theme": "f4"})))
 async def test_theme_and_keys_are_the_user_s(app, pilot):
     assert app.theme == "light"
