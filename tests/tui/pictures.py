@@ -19,6 +19,8 @@ from unittest import mock
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [p for p in (str(ROOT), str(ROOT / "engine")) if p not in sys.path]
 
+from textual._compositor import Compositor  # noqa: E402
+from textual._context import visible_screen_stack  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from poros_tui.app import PorosApp  # noqa: E402
@@ -30,6 +32,7 @@ FOLDER = ROOT / "docs" / "screens"
 MADE_WITH = "textual 8.2.8"
 """Others draw a little differently: the pictures are made, and compared, with this one."""
 CHROMIUM = "chromium"
+_AT_A_TIME = 3
 
 
 def scenes() -> list[Scene]:
@@ -43,17 +46,47 @@ def scenes() -> list[Scene]:
 
 def pictures(chosen: list[Scene]) -> dict[str, str]:
     """SVG by file name; each scene is one app that is resized."""
-    made: dict[str, str] = {}
     zone = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()
     try:
-        for scene in chosen:
-            made |= asyncio.run(_of_scene(scene))
+        with mock.patch.object(Compositor, "render_update", _if_it_is_looked_at):
+            return asyncio.run(_of_scenes(chosen))
     finally:
         os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
         time.tzset()
-    return made
+
+
+async def _of_scenes(chosen: list[Scene]) -> dict[str, str]:
+    """A few at a time: each waits for its timers more than it computes."""
+    turn = asyncio.Semaphore(_AT_A_TIME)
+
+    async def drawn(scene: Scene) -> dict[str, str]:
+        async with turn:
+            return await _of_scene(scene)
+
+    made = await asyncio.gather(*map(drawn, chosen))
+    return {name: svg for each in made for name, svg in each.items()}
+
+
+_render_update = Compositor.render_update
+
+
+def _if_it_is_looked_at(
+    self: Compositor,
+    full: bool = False,
+    screen_stack: list[Any] | None = None,
+    simplify: bool = False,
+) -> Any:
+    """What would be written to a terminal is a third of the time; a picture asks for all of it.
+
+    A dialog's background is drawn then, so there it stays.
+    """
+    if full or screen_stack:
+        return _render_update(self, full, screen_stack, simplify)
+    visible_screen_stack.set([])
+    self._dirty_regions.clear()
+    return None
 
 
 async def _of_scene(scene: Scene) -> dict[str, str]:

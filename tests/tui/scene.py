@@ -54,7 +54,3 @@ class Scene:
     def in_light(self) -> Self:
         """Its ``light`` picture, in a large window."""
         return replace(self, state="light", theme="light", sizes=(LARGE,))
-
-    def at_size(self, size: tuple[int, int]) -> Self:
-        """The same in one size; in its first one, if it has no picture of that."""
-        return replace(self, sizes=(size if size in self.sizes else self.sizes[0],))

@@ -63,14 +63,5 @@ def compared(scenes):
 
 @ours
 @pytest.mark.parametrize("mode", MODES)
-def test_a_picture_of_each_screen_is_current(mode):
-    scenes = [scene for scene in pictures.scenes() if scene.screen == mode]
-    first = next((scene for scene in scenes if scene.state == "ok"), scenes[0])
-    assert compared([first.at_size((80, 24))]) == [], HINT
-
-
-@ours
-@pytest.mark.long
-@pytest.mark.parametrize("mode", MODES)
 def test_all_pictures_are_current(mode):
     assert compared([scene for scene in pictures.scenes() if scene.screen == mode]) == [], HINT
