@@ -1,5 +1,6 @@
 """Every binding of the app is pressed, by each of its keys, and what it does is seen."""
 
+import ast
 import asyncio
 import importlib
 import pkgutil
@@ -15,8 +16,10 @@ from poros_tui import keys
 from poros_tui.app import PorosApp
 from poros_tui.screens.base import MODES
 from poros_tui.screens.result_chat import ChatPane
+from poros_tui.widgets.confirm import ConfirmDialog
 from poros_tui.widgets.entry_list import EntryList
 from poros_tui.widgets.fit_table import FitTable
+from poros_tui.widgets.steady import Choices
 from tests.tui.config_fixtures import known, wizard_app
 from tests.tui.listed_runs import EACH_STATE, StandingRuns
 from tests.tui.pilot import app_of
@@ -343,6 +346,37 @@ def test_no_binding_is_without_a_row_and_no_row_without_its_binding():
     tried = {(row.id, row.key) for stage in STAGES.values() for row in stage.rows}
     assert set(declared()) - tried == IN_OTHER_TESTS
     assert tried - set(declared()) == set()
+
+
+def questions():
+    """The letters of each question's answers, wherever one is written down."""
+    for path in sorted(Path(poros_tui.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            calls = [part for part in getattr(node, "elts", ()) if isinstance(part, ast.Call)]
+            answers = [call for call in calls if getattr(call.func, "id", "") == "Answer"]
+            if answers:
+                named = [{k.arg: k.value for k in call.keywords} for call in answers]
+                letters = [
+                    call.args[3] if len(call.args) > 3 else keywords.get("key")
+                    for call, keywords in zip(answers, named, strict=True)
+                ]
+                yield path.name, [letter.value for letter in letters if letter is not None]
+
+
+def test_each_answer_of_a_question_has_a_letter_of_its_own():
+    """`ConfirmDialog` takes letters by itself: they are no bindings."""
+    found = list(questions())
+    assert len(found) > 6
+    for name, letters in found:
+        assert len(set(letters)) == len(letters), (name, letters)
+        taken = {key for part in (ConfirmDialog, Choices) for key in bound(part)}
+        assert not taken & set(letters), (name, letters)
+
+
+def bound(kind):
+    """Every key of a widget's class and of those that it is made from."""
+    bindings = [b for base in kind.__mro__ for b in vars(base).get("BINDINGS", ())]
+    return {key for binding in bindings for key in binding.key.split(",")}
 
 
 def test_each_binding_is_told_in_the_list_of_keys_once():
