@@ -96,6 +96,17 @@ async def test_every_action_is_in_the_palette(app, pilot):
     assert len(offered) > 50
 
 
+@piloted(mode="runs", make=lambda: app_of(settings=Settings(keys={"runs.mark": "f4"})))
+async def test_the_palette_begins_with_the_screen_s_own_actions_and_names_their_keys(app, pilot):
+    await pilot.press("ctrl+p")
+    await pilot.pause()
+    own = [action.title for action in keys.screen_actions("runs")]
+    found = [hit async for hit in Actions(app.screen).discover()]
+    assert [hit.display for hit in found[: len(own)]] == own
+    assert [hit.help for hit in found[:2]] == ["key: f4", "key: c"]
+    assert next(hit.help for hit in found if hit.display == "Go to Home") == "key: 1"
+
+
 @piloted(mode="home")
 async def test_an_action_of_another_screen_goes_there_first(app, pilot):
     mark = next(a for a in keys.screen_actions("runs") if a.id == "runs.compare")
