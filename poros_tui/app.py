@@ -92,7 +92,7 @@ class PorosApp(App[int]):
             "escape",
             "leave_field",
             "app.leave-field",
-            "Leave the field that is typed in, or a part that is shown alone",
+            "Leave a field, or a part that is shown alone",
         ),
     ]
     MODES: ClassVar = {name: _maker(name) for name in MODES}

@@ -105,7 +105,10 @@ def told(
         app_bindings: The app's own.
         chosen: The user's keys, by the names of their actions.
     """
-    here = [*screen_actions(name), *app_actions(app_bindings)]
+    own = list(screen_actions(name))
+    keys_of_own = {action.keys for action in own}
+    # A key that the screen uses for more than the app does is told once.
+    here = [*own, *(a for a in app_actions(app_bindings) if a.keys not in keys_of_own)]
     lines = {a.id: (written(chosen.get(a.id, a.keys)), a.does) for a in here}
     numbers = [lines[f"go.{mode}"][0] for mode in MODES]
     if numbers == [str(number) for number in range(1, len(MODES) + 1)]:

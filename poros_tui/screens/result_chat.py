@@ -59,7 +59,7 @@ class ChatPane(Vertical):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Stop", id="chat.back",
-                tooltip="Stop the answer, or leave the field"),
+                tooltip="Stop the answer; leave a field or a part"),
         Binding("ctrl+n", "anew", "New talk", id="chat.anew",
                 tooltip="Forget what was said"),
         Binding("ctrl+t", "compare", "Compare", id="chat.compare",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,6 +13,14 @@ from textual.content import Content
 from textual.widgets import Static
 
 from poros_tui.widgets.steady import Dialog
+
+_COLUMNS = 57
+"""Of a dialog, beside its bar."""
+
+
+def _hanging(key: str, does: str, room: int) -> Iterator[tuple[str, str]]:
+    for index, line in enumerate(textwrap.wrap(does, room)):
+        yield "" if index else key, line
 
 
 class HelpDialog(Dialog[None]):
@@ -39,8 +48,9 @@ class HelpDialog(Dialog[None]):
         """A dialog that scrolls."""
         width = max((len(key) for key, _ in self._keys), default=0)
         lines = [
-            Content.styled(f"{key:>{width}}  ", "$accent") + Content(does)
+            Content.assemble((f"{name:>{width}}  ", "$accent"), told)
             for key, does in self._keys
+            for name, told in _hanging(key, does, _COLUMNS - width - 2)
         ]
         with Vertical(classes="dialog help"):
             yield Static(self._title, classes="dialog-title", markup=False)

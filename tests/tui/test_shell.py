@@ -129,6 +129,17 @@ async def test_a_question_mark_explains_the_focused_field_and_names_the_keys(app
     assert not isinstance(app.screen, HelpDialog)
 
 
+@piloted(mode="result")
+async def test_what_a_key_does_hangs_beside_it_in_the_help_and_is_told_once(app, pilot):
+    await pilot.press("question_mark")
+    await pilot.pause()
+    lines = str(app.screen.query(Static)[2].content).splitlines()
+    assert lines[-1].strip().startswith("1 to 8")
+    assert sum(line.split()[0] == "esc" for line in lines) == 1
+    going_on = [line for line in lines if line.startswith(" " * 8)]
+    assert [line.strip() for line in going_on] == ["model folder"]
+
+
 @piloted(mode="train", size=(80, 24))
 async def test_help_that_is_longer_than_the_window_is_scrolled_by_the_arrows(app, pilot):
     await pilot.press("question_mark")
