@@ -19,7 +19,9 @@ _AS_WRITTEN = {
 }  # fmt: skip
 _SHARED = {
     "widgets.entry_list": ("EntryList",), "widgets.fit_table": ("FitTable",),
-    "widgets.choice": ("Choice",), "widgets.confirm": ("ConfirmDialog",),
+    "widgets.choice": ("Choice",), "widgets.steady": ("Choices",),
+    "screens.config_rows": ("Entry",),
+    "widgets.confirm": ("ConfirmDialog",),
     "widgets.path_dialog": ("PathDialog",), "widgets.waiting": ("WaitingDialog",),
     "widgets.help_panel": ("HelpDialog",), "screens.runs_compare": ("CompareDialog",),
     "screens.config_preview": ("PreviewDialog", "PathDialog"),

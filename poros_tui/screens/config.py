@@ -355,8 +355,8 @@ class ConfigScreen(PorosScreen):
             return
         computer, each = self.wizard.known.computer, fields().get(self._key)
         narrow = self.has_class("-narrow")
-        tell = config_told.cost_line if narrow else config_told.cost_lines
         uncounted = config_told.uncounted(self.draft.known_lengths, self.wizard.dataset)
+        room = self.size.width - 4 if narrow else 0
         told = self.focused_told() if each is None else ""
         now = ""
         if each is not None and self.checked.config is not None:
@@ -366,9 +366,9 @@ class ConfigScreen(PorosScreen):
         verdict = config_told.STARTING if self.starter.is_starting else self._verdict()
         self.query_one("#problems-panel").display = bool(problems)
         for name, content in (
-            ("cost", tell(self.cost, computer, self._cut(), uncounted)),
+            ("cost", config_told.cost_told(self.cost, computer, self._cut(), uncounted, room)),
             ("about", config_told.about(each, now, told, narrow=narrow)),
-            ("meaning", config_told.meaning(self.wizard.form())),
+            ("meaning", config_told.meaning(self.wizard.form(), max(20, self.size.width - 80))),
             ("problems", config_told.problem_lines(problems, "f7")),
             ("verdict", verdict.content()),
         ):
@@ -384,6 +384,9 @@ class ConfigScreen(PorosScreen):
         """What `?` would say, for rows that are no setting."""
         if self._key in self.rows:
             return self.rows[self._key].told
+        for node in self.focused.ancestors_with_self if self.focused else ():
+            if isinstance(node, Collapsible):
+                return config_told.group_told(str(node.id).removeprefix("group-"))
         return ON_START if self.query_one("#start").has_focus else self.HELP
 
 

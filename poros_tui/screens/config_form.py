@@ -202,10 +202,21 @@ def _field(key: str, schema: dict[str, Any], default: Any) -> FieldForm:
     )
 
 
+_WORDS = {
+    "attn": "attention", "cpu": "CPU", "dir": "folder", "grad": "gradient", "lm": "LM",
+    "lora": "LoRA", "lr": "learning rate", "nf4": "NF4", "num": "number of", "rng": "RNG",
+    "seq": "sequence", "vram": "VRAM",
+}  # fmt: skip
+"""What people call words of a key."""
+_TITLES = {"gradient_accumulation_steps": "Gradient accumulation"}
+"""Where that is too long for its column."""
+
+
 def _title(key: str) -> str:
-    words = key.replace("_", " ").replace("lora", "LoRA").replace("nf4", "NF4")
-    words = words.replace("vram", "VRAM").replace("rng", "RNG").replace("num ", "number of ")
-    return words[0].upper() + words[1:]
+    if key in _TITLES:
+        return _TITLES[key]
+    told = " ".join(_WORDS.get(word, word) for word in key.split("_"))
+    return told[0].upper() + told[1:]
 
 
 def _value(text: str, schema: dict[str, Any], key: str, problems: list[PorosConfigError]) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
@@ -18,7 +20,16 @@ from poros_tui.widgets.choice import Choice
 from poros_tui.widgets.field import Field
 
 
-class _Name(Field):
+class Entry(Field):
+    """A field whose Enter goes on; the last line says so."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Next", id="entry.take",
+                tooltip="In a field of Config: take it, go on"),
+    ]  # fmt: skip
+
+
+class _Name(Entry):
     """A model or data; an empty one leaves number keys to the screens that they stand for."""
 
     async def _on_key(self, event: events.Key) -> None:
@@ -79,7 +90,7 @@ class Row(Horizontal):
             self._entry = Choice(words, text)
         else:
             # A key that was meant for another screen must not replace what stands there.
-            kind = _Name if key in ("model_name_or_path", "dataset") else Field
+            kind = _Name if key in ("model_name_or_path", "dataset") else Entry
             self._entry = kind(text, placeholder=placeholder, compact=True, select_on_focus=False)
             self._entry.cursor_blink = False
 

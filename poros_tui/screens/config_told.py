@@ -11,7 +11,7 @@ from poros.config import PorosConfig
 from poros_tui import glyphs, words
 from poros_tui.screens.config_cost import Computer, Cost
 from poros_tui.screens.config_draft import Lengths
-from poros_tui.screens.config_form import FieldForm, Form, Problem
+from poros_tui.screens.config_form import FieldForm, Form, Problem, fields
 from poros_tui.screens.config_wizard import ASKED
 from poros_tui.widgets.confirm import Answer, ConfirmDialog
 
@@ -126,6 +126,13 @@ def uncounted(lengths: Lengths | None, data: str) -> str:
     return "4 Data counts what is cut" if data and lengths is None else ""
 
 
+def cost_told(found: Cost, computer: Computer, cut: str, uncounted: str, room: int) -> Content:
+    """What it takes: a line each, or in as few lines of ``room`` columns as it takes."""
+    if room:
+        return cost_line(found, computer, cut, room)
+    return cost_lines(found, computer, cut, uncounted)
+
+
 def cost_lines(found: Cost, computer: Computer, cut: str = "", uncounted: str = "") -> Content:
     """A line for each of card, RAM, disk and time, and for samples that are cut."""
     lines = []
@@ -148,8 +155,8 @@ def cost_lines(found: Cost, computer: Computer, cut: str = "", uncounted: str = 
     return Content("\n").join(lines)
 
 
-def cost_line(found: Cost, computer: Computer, cut: str = "", uncounted: str = "") -> Content:
-    """The same on one line, for small windows, where what is uncounted is told with the data."""
+def cost_line(found: Cost, computer: Computer, cut: str = "", room: int = 76) -> Content:
+    """The same on a line or two, for small windows; what is uncounted is told with the data."""
     parts = []
     if found.device_bytes is not None:
         total = computer.total_bytes
@@ -164,9 +171,19 @@ def cost_line(found: Cost, computer: Computer, cut: str = "", uncounted: str = "
         parts.append(("time", _time(found, computer)))
     if cut:
         parts.append(("data", cut))
-    between = Content.styled("   ", "$secondary")
-    told = (Content.assemble((f"{name} ", "$secondary"), value) for name, value in parts)
-    return between.join(told)
+    told = [Content.assemble((f"{name} ", "$secondary"), value) for name, value in parts]
+    return _lines(told, room)
+
+
+def _lines(parts: Sequence[Content], room: int) -> Content:
+    """No name stands without its value: a part that has no room begins a line."""
+    lines = list(parts[:1])
+    for part in parts[1:]:
+        if lines[-1].cell_length + 3 + part.cell_length > room:
+            lines.append(part)
+        else:
+            lines[-1] += Content("   ") + part
+    return Content("\n").join(lines)
 
 
 def about(each: FieldForm | None, effect: str, told: str = "", *, narrow: bool = False) -> Content:
@@ -206,6 +223,22 @@ def problem_lines(problems: Sequence[Problem], key: str) -> Content:
         elif problem.way_out:
             lines.append(Content.styled(f"  {signs.arrow} {problem.way_out}", "$secondary"))
     return Content("\n").join(lines)
+
+
+_GROUPS = {
+    "model": "How the model is stored and computed.",
+    "streaming": "How blocks of the model travel between RAM and card.",
+    "adapter": "What is trained: how large it is, and where in the model it sits.",
+    "optimizer": "How fast the adapter learns.",
+    "training": "How long it trains, and on how much at a time.",
+    "data": "How rows become samples, and which are tested on.",
+    "run": "What is saved, measured and shown while it trains.",
+}
+
+
+def group_told(group: str) -> str:
+    """Of a folded section."""
+    return f"{_GROUPS.get(group, '')} Enter opens and folds it.".strip()
 
 
 def _line(name: str, value: Content) -> Content:
@@ -249,10 +282,12 @@ def _rough(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 86400 else f"{seconds / 86400:.1f} days"
 
 
-def meaning(form: Form) -> Content:
-    """The settings that differ from the defaults, two in a line."""
+def meaning(form: Form, room: int) -> Content:
+    """The settings that differ from the defaults, a line each; a value has ``room`` columns."""
     told = [
-        Content.assemble((f"{key:<28}", "$secondary"), words.shortened(text or "empty", 24))
+        Content.assemble(
+            (f"{fields()[key].title:<28}", "$secondary"), words.shortened(text or "empty", room)
+        )
         for key, text in form.texts.items()
         if key not in ASKED
     ]

@@ -169,7 +169,8 @@ class DoctorScreen(PorosScreen):
             tried = next((r.what for r in found.rows.values() if r.state == "trying"), "")
             about = f", now {tried}" if tried else ""
             text = Content.styled(f"{signs.busy} Looking at this machine", "bold $accent")
-            text += Content.styled(f"  {done} of {len(found.rows)}{about}", "$secondary")
+            told = f"  {done} of {len(found.rows)}{about}" if found.rows else ""
+            text += Content.styled(told, "$secondary")
         else:
             worst = "bad" if found.failure else found.worst
             colour = "success" if worst == "unknown" else _colour(worst)

@@ -36,6 +36,12 @@ PANES = {
     "talk": "Talk to it",
     "use": "Use it",
 }
+_ONWARD = {
+    "samples": "Next: Samples",
+    "talk": "Next: Chat",
+    "use": "Next: Use it",
+    "export": "Next: Export",
+}
 
 
 class ResultScreen(PorosScreen):
@@ -110,7 +116,8 @@ class ResultScreen(PorosScreen):
             self._show()
         chat = self.query_one(ChatPane)
         chat.tick()
-        self.key_names = {} if chat.can_stop else {"back": "Leave field"}
+        onward = {"onward": _ONWARD.get(self._next, "")}
+        self.key_names = onward if chat.can_stop else onward | {"back": "Leave field"}
 
     def action_pane(self, name: str) -> None:
         """Show a pane, in small windows instead of the others; the keyboard goes there."""
@@ -124,13 +131,21 @@ class ResultScreen(PorosScreen):
 
     def action_onward(self) -> None:
         """Overview, samples, talk, use, export; what is seen already is passed over."""
-        here = next(name for name in PANES if self.has_class(f"-{name}"))
+        name = self._next
+        if name == "export":
+            self.action_export()
+        elif name:
+            self.action_pane(name)
+
+    @property
+    def _next(self) -> str:
+        """The pane that Enter shows; ``export``; empty: all was seen and done."""
+        here = next((name for name in PANES if self.has_class(f"-{name}")), "overview")
         unseen = tuple(PANES) if self.has_class("-narrow") else ("overview", "talk")
         later = [name for name in list(PANES)[list(PANES).index(here) + 1 :] if name in unseen]
         if later:
-            self.action_pane(later[0])
-        elif self.exporting.told is None:
-            self.action_export()
+            return later[0]
+        return "export" if self.exporting.told is None else ""
 
     def on_chat_pane_ended(self) -> None:
         """Nothing more is asked."""
@@ -175,7 +190,8 @@ class ResultScreen(PorosScreen):
         if found is None:
             panes = {f"pane('{name}')" for name in PANES}
             return frozenset({*panes, "onward", "export", "report"})
-        return frozenset() if found.adapter else frozenset({"pane('talk')", "export"})
+        idle = set() if found.adapter else {"pane('talk')", "export"}
+        return frozenset(idle if self._next else idle | {"onward"})
 
     def _begin(self, arguments: Sequence[str]) -> Task:
         return self.shell.make_task(arguments)

@@ -183,7 +183,7 @@ class ChatPane(Vertical):
         elif kind == "text":
             self._hear(str(line.get("who")), str(line.get("text", "")))
         elif kind == "answered":
-            self._bubble = None
+            self._answered(str(line.get("who")))
         elif kind == "turn_finished":
             self.is_answering = False
             self._tell_room(line)
@@ -203,6 +203,11 @@ class ChatPane(Vertical):
         self._bubble.update(name + Content(shown))
         self._tell("answering; esc stops it", "busy")
         self.query_one("#said", VerticalScroll).scroll_end(animate=False)
+
+    def _answered(self, who: str) -> None:
+        if self._bubble is None or not self._heard.strip():
+            self._hear(who, "(nothing)")
+        self._bubble = None
 
     def _tell_room(self, line: dict[str, Any]) -> None:
         used, limit = line.get("used_tokens"), line.get("context_tokens")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -52,6 +53,7 @@ class RunsScreen(PorosScreen):
         " with the space bar and press c on another to compare the two."
     )
     LAYOUT_STYLE = "fill"
+    key_names: Mapping[str, str] = {"select": "Open"}
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("space", "mark", "Mark", "Mark, or unmark, for a comparison"),
         _key("c", "compare", "Compare", "Compare with the marked run"),
@@ -195,7 +197,7 @@ class RunsScreen(PorosScreen):
         """All of them need a run, and some a second one, or one that can go on."""
         chosen = self._chosen
         if chosen is None:
-            return frozenset({"mark", "compare", "resume", "clone", "delete"})
+            return frozenset({"select", "mark", "compare", "resume", "clone", "delete"})
         idle = {"resume"} if not chosen.can_resume else set()
         return frozenset(idle | ({"mark", "compare"} if len(self._runs) < 2 else set()))
 

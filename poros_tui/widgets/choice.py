@@ -47,10 +47,9 @@ class Choice(Widget, can_focus=True):
         Binding(
             "enter",
             "take",
-            "Take it",
+            "Next",
             id="choice.take",
             tooltip="In a choice: take it, go on",
-            show=False,
         ),
     ]
 

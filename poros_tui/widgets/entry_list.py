@@ -19,6 +19,9 @@ from textual.visual import Visual
 from poros_tui import glyphs
 from poros_tui.words import safe, shortened
 
+_NOTE_ENDS = 84
+"""Columns; further right notes stand in no window."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -173,8 +176,10 @@ class EntryList(ScrollView, can_focus=True):
         value = _fitted(f" {entry.value}", room - title_room) if entry.value else ""
         left = styled(f" {entry.glyph or ' '} ", f"${entry.colour}")
         left += Content(f"{title:<{title_room}}") + styled(value, "$secondary")
-        gap = max(0, width - 1 - left.cell_length - len(note))
-        return left + Content(" " * gap) + styled(note, "$secondary") + Content(" ")
+        # In a wide window a note at the far end belongs to nothing.
+        gap = max(0, min(width - 1, _NOTE_ENDS) - left.cell_length - len(note))
+        line = left + Content(" " * gap) + styled(note, "$secondary") + Content(" ")
+        return line.pad_right(max(0, width - line.cell_length))
 
     def watch_cursor(self, cursor: int) -> None:
         """Keep it in sight, its heading too."""

@@ -91,6 +91,8 @@ class Header(Widget):
         spare = room - left.cell_length - len(right)
         about = self._summary.about
         if about and spare > 14:
+            if len(about) > spare - 6:
+                about = about.rpartition(" · ")[2]  # a few letters of the model tell nothing
             shown = words.shortened(about, spare - 6, glyphs.chosen().dots)
             left += Content.styled(f"   {shown}", "$quiet")
         gap = max(1, room - left.cell_length - len(right))

@@ -101,7 +101,8 @@ def _columns(room: int) -> dict[str, int]:
     left = max(10, room - _STATE_WIDTH - sum(widths.values()))
     if left < 28:
         return {"name": left} | widths
-    name_width = min(30, left * 3 // 5)
+    # A model's name tells less in small windows; with room, of 22 letters none is cut.
+    name_width = max(min(20, left * 3 // 5), min(30, left - 24))
     return {"name": name_width, "model": left - name_width} | widths
 
 

@@ -68,7 +68,15 @@ class Notice(Notification):
 
 
 class Choices(OptionList):
-    """Textual's list, whose page keys fail in a window that is too small to show any of it."""
+    """Textual's list, whose page keys fail in a window that is too small to show any of it.
+
+    What Enter does stands in the last line.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "Choose", id="choices.choose",
+                tooltip="In a list of ways or runs: choose"),
+    ]  # fmt: skip
 
     def _move_page(self, direction: Literal[-1, 1]) -> None:
         """A page up or down."""

@@ -59,6 +59,7 @@ def everywhere():
 
 
 def home():
+    yield Row("choices.choose", "enter", lambda app: heard(app)[:5], "open ")
     yield Row("home.setup", "s", mode, "doctor")
     yield Row("home.demo", "d", heard, "demo", "1")
     yield Row("home.resume", "g", heard, "go on with harbour-voice-r32")
@@ -151,6 +152,8 @@ def config():
     yield Row("choice.previous", "left", effort, "usual")
     yield Row("choice.next", "space", effort, "thorough")
     yield Row("choice.take", "enter", of_screen(lambda screen: screen._key), "?card", "left")
+    yield Row("entry.take", "enter", of_screen(lambda screen: screen._key), "?effort",
+              lambda app: app.screen.rows["dataset"].take_keyboard())  # fmt: skip
     for key in ("f6", "v"):
         yield Row("config.preview", key, top, "PreviewDialog", "escape")
         yield Row("preview.close", "escape", top, "ConfigScreen")

@@ -19,9 +19,11 @@ from poros_tui.engine.process import Engine
 from poros_tui.engine.way_out import WayOut
 from poros_tui.screens import config_start
 from poros_tui.screens.config import EFFORT, ConfigScreen
+from poros_tui.screens.config_cost import Computer, Cost
 from poros_tui.screens.config_facts import ModelFacts
 from poros_tui.screens.config_preview import PathDialog, PreviewDialog
 from poros_tui.screens.config_rows import Row
+from poros_tui.screens.config_told import cost_line
 from poros_tui.screens.train_orders import Orders
 from poros_tui.state import AppState
 from poros_tui.widgets.confirm import ConfirmDialog
@@ -144,6 +146,28 @@ async def test_a_section_opens_with_each_settings_effect(app: PorosApp, pilot: A
     await pilot.press("ctrl+r")
     assert screen.checked.config.max_seq_length == 2048
     assert row.text == "2048"
+
+
+@config(size=(80, 24))
+async def test_a_folded_section_says_what_it_holds_and_what_enter_does(
+    app: PorosApp, pilot: Any
+) -> None:
+    screen = await known(app, pilot)
+    for group, section in screen.sections.items():
+        section.query_one("CollapsibleTitle").focus()
+        await pilot.pause()
+        about = said(screen, "about")
+        assert about.endswith(". Enter opens and folds it."), group
+
+
+def test_no_name_of_a_cost_stands_without_its_value() -> None:
+    """Where all of it has no room on one line."""
+    computer = Computer(total_bytes=12_300_000_000, card="a card")
+    found = Cost(device_bytes=10_100_000_000, host_bytes=8_400_000_000, num_steps=151)
+    whole = "card 10.1 of 12.3 GB   RAM 8.4 GB   steps 151   data cut 37 of 1,204 samples"
+    assert str(cost_line(found, computer, "cut 37 of 1,204 samples", len(whole))) == whole
+    lines = str(cost_line(found, computer, "cut 37 of 1,204 samples", len(whole) - 1)).split("\n")
+    assert lines == [whole[: whole.index("   data")], "data cut 37 of 1,204 samples"]
 
 
 @config()

@@ -26,7 +26,7 @@ from poros_tui.screens.config_preview import PathDialog
 from poros_tui.screens.result import ResultScreen
 from poros_tui.screens.result_chat import ChatPane
 from poros_tui.screens.result_facts import ADAPTER_FILE, Asked, OutcomeReader, read_outcome
-from poros_tui.screens.result_jobs import Job, exported
+from poros_tui.screens.result_jobs import Job, Told, exported
 from tests.tui.pilot import footer, piloted
 from tests.tui.result_fixtures import (
     END,
@@ -135,6 +135,36 @@ async def test_samples_are_leafed_through(app: PorosApp, pilot: Any) -> None:
     assert "1 of 2" in text_of(screen, "sample")
     await pilot.press("p")
     assert "2 of 2" in text_of(screen, "sample")
+
+
+@result()
+async def test_an_answer_without_a_word_is_told(app: PorosApp, pilot: Any) -> None:
+    screen = await shown(app, pilot)
+    talks(screen, [*said(""), END], [*said("", "base"), *said("Aye."), END])
+    await pilot.press("c", "W", "enter")
+    await until(app, pilot, lambda: len(screen.query(".said")) == 2)
+    await until(app, pilot, lambda: "ready for the next" in text_of(screen, "talk-state"))
+    await pilot.press("x", "enter")
+    await until(app, pilot, lambda: len(screen.query(".said")) == 5)
+    assert [str(one.content) for one in screen.query(".said").results(Static)] == [
+        "W", "(nothing)", "x", "untrained: (nothing)", "Aye.",
+    ]  # fmt: skip
+
+
+@result((80, 24))
+async def test_the_last_line_names_the_pane_that_enter_shows(app: PorosApp, pilot: Any) -> None:
+    screen = await shown(app, pilot)
+    named = []
+    for key in ("o", "b", "u"):
+        await pilot.press(key)
+        await app.tick()
+        await pilot.pause()
+        named.append(footer(app)["onward"])
+    assert named == ["Next: Samples", "Next: Chat", "Next: Export"]
+    screen.exporting.told = Told("ok", "written")
+    await app.tick()
+    await pilot.pause()
+    assert "onward" not in footer(app)
 
 
 @result()
