@@ -31,7 +31,7 @@ F5 = "\x1b[15~"
 SHOWN = {
     "used": r"card .* ([\d.]+) of [\d.]+ GB",
     "total": r"card .* [\d.]+ of ([\d.]+) GB",
-    "ours": r"this run ([\d.]+)",
+    "ours": r" run ([\d.]+)",
     "others": r"others ([\d.]+|unknown)",
     "peak": r"peak(?: \w+)* ([\d.]+)",
 }
@@ -101,7 +101,8 @@ def events_of(config, kind):
 def watched(config, home):
     """Trains by the app; what the driver, the heartbeat and the screen said while it went."""
     with Terminal([str(config)], home=home, size=(140, 45)) as terminal:
-        terminal.until_shown("Start")
+        # Asked for before it was checked, a start is a question.
+        terminal.until(lambda: "\u2713 ready" in "\n".join(terminal.screen()), "a checked config")
         terminal.press(F5)
         terminal.until(lambda: len(events_of(config, StepFinished)) > 20, "steps", within_s=200)
         terminal.until(lambda: shown_gb(terminal, r"others ([\d.]+|unknown)") != [], "others")
