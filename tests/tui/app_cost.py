@@ -90,6 +90,7 @@ def _opened(run: LiveRun, home: Path, wanted: argparse.Namespace) -> Iterator[Te
     with Terminal(["attach", str(run.folder)], home=home, size=SIZES[0], program=program) as screen:
         screen.until_shown("The model, streaming")
         yield screen
+        screen.read(1.0)  # a key that comes while it takes the terminal anew is lost
         screen.resize(*SIZES[0])
         screen.press("\x03")
         screen.until_shown("Leave it running")
