@@ -268,8 +268,9 @@ class Wizard:
 
     def _has_prompts_of_data(self) -> bool:
         """The samples that were given are those that the chosen data bring, and no others do."""
-        given = self._given or {}
-        return bool(self.known.prompts) and tuple(given.get("samples", ())) == self.known.prompts
+        # As texts: a file may say anything of them.
+        given = shown((self._given or {}).get("samples"))
+        return bool(self.known.prompts) and given == shown(self.known.prompts)
 
     def _folder_name(self) -> str:
         if is_demo_data(self.dataset):

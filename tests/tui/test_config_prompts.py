@@ -88,3 +88,15 @@ def test_those_that_were_given_stay_and_those_of_other_data_do_not(
         draft.look_up(Machine())
         state.update(data=other)
         assert samples_of(draft, state) == after
+
+
+@pytest.mark.parametrize("given", [None, 3, {"a": 1}, "Mine?"])
+def test_whatever_a_file_says_of_samples_other_data_can_be_chosen(
+    given: Any, draft: Draft, tmp_path: Path
+) -> None:
+    data, other = (write(tmp_path / f"{k}.jsonl", rows) for k, rows in enumerate((ASKED, OTHER)))
+    draft.give({"model_name_or_path": "m", "dataset": data, "samples": given}, "from a file")
+    draft.look_up(Machine())
+    assert draft.wizard.known.prompts
+    draft.take_over(AppState(data=other))
+    assert draft.wizard.dataset == other
