@@ -78,10 +78,11 @@ class Follower:
         Args:
             most_bytes: To read now; a longer line is read whole.
         """
-        restarted = self._follow_replaced()
-        if self._descriptor < 0:
-            return Batch(restarted=restarted)
+        restarted = False
         try:
+            restarted = self._follow_replaced()
+            if self._descriptor < 0:
+                return Batch(restarted=restarted)
             content = self._read(most_bytes)
             if self._was_cut():  # asked after the reading: before, it might still be cut then
                 self._rewind()

@@ -103,6 +103,14 @@ def test_a_new_file_of_the_name_follows_what_was_left_of_the_old_one(path, follo
     assert (steps(batch), batch.restarted) == ([7, 8], True)
 
 
+def test_what_cannot_be_read_in_the_place_of_a_file_ends_no_look(path, follower):
+    path.mkdir()
+    assert [follower.poll(), follower.poll()] == [follow.Batch()] * 2
+    path.rename(path.with_name("a folder"))
+    write(path, [1])
+    assert follower.poll() == follow.Batch()
+
+
 def test_what_a_refused_start_wrote_before_it_removed_its_folder_is_read(path, follower):
     write(path, [1])
     follower.poll()
