@@ -141,11 +141,14 @@ class ResultScreen(PorosScreen):
     def _next(self) -> str:
         """The pane that Enter shows; ``export``; empty: all was seen and done."""
         here = next((name for name in PANES if self.has_class(f"-{name}")), "overview")
-        unseen = tuple(PANES) if self.has_class("-narrow") else ("overview", "talk")
+        unseen = set(PANES) if self.has_class("-narrow") else {"overview", "talk"}
+        has_adapter = self._shown is not None and self._shown.adapter is not None
+        if not has_adapter:
+            unseen.discard("talk")
         later = [name for name in list(PANES)[list(PANES).index(here) + 1 :] if name in unseen]
         if later:
             return later[0]
-        return "export" if self.exporting.told is None else ""
+        return "export" if has_adapter and self.exporting.told is None else ""
 
     def on_chat_pane_ended(self) -> None:
         """Nothing more is asked."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.widgets import Input, Static
 
 from poros.events import (
@@ -165,6 +166,26 @@ async def test_the_last_line_names_the_pane_that_enter_shows(app: PorosApp, pilo
     await app.tick()
     await pilot.pause()
     assert "onward" not in footer(app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+def test_enter_leads_neither_to_a_talk_nor_to_an_export_without_an_adapter(
+    size: tuple[int, int],
+) -> None:
+    @result(size)
+    async def run(app: PorosApp, pilot: Any) -> None:
+        screen = await shown(app, pilot, replace(FAILED, adapter=None))
+        named = []
+        for _ in range(5):
+            await pilot.press("enter")
+            await app.tick()
+            await pilot.pause()
+            named.append(footer(app).get("onward", ""))
+        assert named == (["Next: Use it", *[""] * 4] if size == (80, 24) else [""] * 5)
+        assert app.screen is screen
+        assert not screen.has_class("-talk")
+
+    run()
 
 
 @result()
