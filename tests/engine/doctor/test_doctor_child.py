@@ -1,5 +1,6 @@
 """The child that tries kernels: what it says, and how its crash or hang is told."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -190,15 +191,46 @@ def test_the_real_child_tries_its_kernels_on_the_cpu():
     assert states(found, None) == dict.fromkeys(["torch", "bitsandbytes", "bf16", "nf4"], "ok")
 
 
-PARENT = "from poros.doctor_probe import watch; print(next(watch(gpu=None, timeout_s=600)))"
+STUCK = """
+import time
+from poros.measure import kernel_probe
+
+kernel_probe._look_at_torch = lambda: time.sleep(600)
+kernel_probe.main(-1)
+"""
+# It keeps what `watch` gave: let go of, that ends the child by itself.
+PARENT = f"""
+import sys, time
+from poros.doctor_probe import watch
+
+said = watch(gpu=None, timeout_s=600, command=(sys.executable, "-c", {STUCK!r}))
+print(next(said), flush=True)
+time.sleep(600)
+"""
+
+
+def is_at_work(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_child_ends_with_a_parent_that_is_killed(number):
-    words = [sys.executable, "-c", f"{PARENT}; import time; time.sleep(600)"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
-        assert b"started" in parent.stdout.readline()
-        (probe,) = psutil.Process(parent.pid).children()
-        parent.send_signal(number)
-        parent.wait()
-    assert psutil.wait_procs([probe], timeout=5)[1] == []
+def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(number):
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        try:
+            assert b"started" in parent.stdout.readline()
+            (probe,) = psutil.Process(parent.pid).children()
+            parent.send_signal(number)
+            parent.wait()
+        finally:
+            parent.kill()
+    try:
+        until_s = time.monotonic() + 10
+        while is_at_work(probe) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert not is_at_work(probe)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            probe.kill()
