@@ -16,6 +16,11 @@ from textual.worker import Worker
 
 Result = TypeVar("Result")
 _SHORTEST_S = 0.01
+# What lies above a screen hides the app's keys, and a command that it waits for may take an hour.
+_WAYS_OUT: list[BindingType] = [
+    Binding("ctrl+q", "app.quit", id="app.quit", show=False),
+    Binding("ctrl+c", "app.interrupt", id="app.interrupt", show=False),
+]
 
 
 class SteadyScreen(Screen[Result]):
@@ -34,11 +39,7 @@ class SteadyScreen(Screen[Result]):
 class Dialog(ModalScreen[Result], SteadyScreen[Result]):
     """A question or a pane above a screen."""
 
-    # A dialog hides the app's keys, and a command that it waits for may take an hour.
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q", "app.quit", id="app.quit", show=False),
-        Binding("ctrl+c", "app.interrupt", id="app.interrupt", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = _WAYS_OUT
 
     _is_answered = False
 
@@ -86,6 +87,8 @@ class Choices(OptionList):
 
 class Palette(CommandPalette):
     """Textual's, which a second Enter must not close again either."""
+
+    BINDINGS: ClassVar[list[BindingType]] = _WAYS_OUT
 
     _is_answered = False
 

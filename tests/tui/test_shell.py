@@ -376,13 +376,18 @@ def test_the_header_tells_the_runs_own_card_while_it_goes_on():
     assert app.summary().facts[0] == "VRAM 1.9 of 12.3 GB"
 
 
-@piloted()
-async def test_ctrl_q_and_ctrl_c_leave_while_a_dialog_waits(app, pilot):
-    for key in ("ctrl+q", "ctrl+c"):
+@pytest.mark.parametrize("above", ["question_mark", "ctrl+p"])
+@pytest.mark.parametrize("key", ["ctrl+q", "ctrl+c"])
+def test_ctrl_q_and_ctrl_c_leave_from_a_dialog_and_from_the_palette(key, above):
+    @piloted()
+    async def leave(app, pilot):
         left = []
-        app.runs.leave = lambda left=left: left.append("left")
-        app.push_screen(HelpDialog("Home", "", []))
+        app.runs.leave = lambda: left.append("left")
+        below = app.screen
+        await pilot.press(above)
         await pilot.pause()
+        assert app.screen is not below
         await pilot.press(key)
         assert left == ["left"]
-        await pilot.press("escape")
+
+    leave()
