@@ -209,19 +209,22 @@ def _usage_error(error: click.ClickException, name: str) -> PorosConfigError:
     message = _KIND.sub(lambda found: f"is not {_NUMBERS[found[1]]}", message)
     if isinstance(error, click.NoSuchOption) and (setting := _as_setting(error)):
         message = message.partition(". Did you mean")[0]
-        return PorosConfigError(message, where=command, remediation=f"write --set {setting}=VALUE")
+        return PorosConfigError(message, where=command, remediation=f"write {setting}")
     return PorosConfigError(message, where=command, remediation=f"see {command} --help")
 
 
 def _as_setting(error: click.NoSuchOption) -> str:
-    """The key of the config that an unknown option is named after; empty: none."""
-    if error.ctx is None or not any("--set" in each.opts for each in error.ctx.command.params):
+    """What sets the key of the config that an unknown option is named after; empty: none does."""
+    options = {name for each in error.ctx.command.params for name in each.opts} if error.ctx else ()
+    if "--set" not in options:
         return ""
     from poros.config import field_schemas
     from poros.config_guesses import known_elsewhere
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    return name if name in field_schemas() else known_elsewhere(name)
+    key = name if name in field_schemas() else known_elsewhere(name)
+    own = f"--{key.replace('_', '-')}"
+    return f"{own} VALUE" if own in options else f"--set {key}=VALUE" if key else ""
 
 
 def tell(error: PorosError) -> int:

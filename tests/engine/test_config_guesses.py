@@ -38,6 +38,7 @@ def test_a_name_of_other_tools_is_no_guess_where_such_a_key_is_unknown():
         ("--lr", "No such option '--lr', poros train -> write --set learning_rate=VALUE"),
         ("--learning-rate", "write --set learning_rate=VALUE"),
         ("--max-steps", "write --set max_steps=VALUE"),
+        ("--out", "No such option '--out', poros train -> write --output-dir VALUE"),
         ("--dry", "No such option '--dry'. Did you mean '--dry-run', poros train -> see"),
         ("--nonsense", "see poros train --help"),
     ],
