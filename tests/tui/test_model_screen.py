@@ -140,14 +140,19 @@ def test_a_search_without_a_result_gives_the_list_back_until_another_word_is_typ
     run()
 
 
-def test_the_demos_model_is_fetched_and_brings_its_data():
+def said_of_the_demo():
+    """The demo's model is here once it was fetched."""
     demo = asdict(Suggestion("/cache/demo", "the demo's model", "here", "llama", is_demo=True))
     lists = iter([scenes.suggested(), [demo]])
-    asked, make = said(
+    return said(
         listing=lambda words: RecordedTask(words, [next(lists)]),
         demo=lambda words: RecordedTask(words, []),
         check=lambda words: RecordedTask(words, [scenes.report()]),
     )
+
+
+def test_the_demos_model_is_fetched_and_brings_its_data():
+    asked, make = said_of_the_demo()
 
     @piloted(mode="model", make=make)
     async def run(app, pilot):
@@ -162,13 +167,7 @@ def test_the_demos_model_is_fetched_and_brings_its_data():
 
 
 def test_a_model_that_is_asked_for_after_the_demos_was_fetched_stays():
-    demo = asdict(Suggestion("/cache/demo", "the demo's model", "here", "llama", is_demo=True))
-    lists = iter([scenes.suggested(), [demo]])
-    asked, make = said(
-        listing=lambda words: RecordedTask(words, [next(lists)]),
-        demo=lambda words: RecordedTask(words, []),
-        check=lambda words: RecordedTask(words, [scenes.report()]),
-    )
+    asked, make = said_of_the_demo()
 
     @piloted(mode="model", make=make)
     async def run(app, pilot):
