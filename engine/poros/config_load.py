@@ -188,7 +188,8 @@ def yaml_text(value: Any) -> str:
         is_plain = _PLAIN.fullmatch(value) and scalar_value(value) == value
         return value if is_plain else _quoted(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(_quoted(item) for item in value)}]"
+        items = (_quoted(item) if isinstance(item, str) else yaml_text(item) for item in value)
+        return f"[{', '.join(items)}]"
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else repr(value)

@@ -99,6 +99,14 @@ def test_an_entry_that_is_no_value_at_all_is_one_problem() -> None:
     assert [problem.keys for problem in checked.problems] == [("samples",)]
 
 
+@pytest.mark.parametrize("key", ["samples", "lora_target_modules", "learning_rate"])
+def test_a_list_of_a_file_that_is_not_all_text_is_shown_and_told(key: str) -> None:
+    form = Form({"dataset": "d.jsonl", key: ["a", 3]})
+    assert form.text(key) == '["a", 3]'
+    (problem,) = form.check().problems
+    assert problem.keys == (key,)
+
+
 def test_an_entry_equal_to_the_default_is_no_change() -> None:
     form = entered(lora_rank="32")
     assert form.texts["lora_rank"] == "32"
