@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 _SIZE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _GB = ("gb", "g")
+_IN_GB = ("", *_GB)
 _UNITS = {"": 1, "b": 1} | {
     letter + tail: base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -35,7 +37,7 @@ def typed_gb(text: str, *words: str) -> float | str:
     if told := other_unit(text):
         raise ValueError(told)
     parts = _parts(text)
-    if parts is None:
+    if parts is None or parts[1] not in _IN_GB:
         neither = f"neither {' nor '.join(words)} nor a" if words else "no"
         raise ValueError(f"{text!r} is {neither} number of GB")
     return parts[0]
@@ -48,9 +50,9 @@ def without_gb(value: Any) -> Any:
 
 
 def other_unit(text: str) -> str:
-    """What to say of a size in another unit than GB; empty: it has none, or is no size."""
+    """What to say of a size in another unit than GB; empty: it has none, or can't be a size."""
     parts = _parts(text)
-    if parts is None or parts[1] in ("", *_GB):
+    if parts is None or parts[1] in _IN_GB or not 0 < in_gb(text) < math.inf:
         return ""
     return f"sizes are in GB (1e9 bytes): write {in_gb(text):.6g} for {text.strip()}"
 

@@ -30,6 +30,13 @@ def test_another_unit_is_told_with_the_number_to_write(text, told):
     assert typed_gb(told.split()[1]) == pytest.approx(in_gb(text), rel=1e-5)
 
 
+@pytest.mark.parametrize("text", ["-3 MB", "0 MB", "1e999 MB"])
+def test_what_can_be_no_size_is_not_told_in_gb(text):
+    assert other_unit(text) == ""
+    with pytest.raises(ValueError, match="is no number of GB"):
+        typed_gb(text)
+
+
 @pytest.mark.parametrize("text", ["", "lots", "GB", "12 GBs", "1,5", "1_0", "inf", "nan", "12e"])
 def test_what_is_no_size_is_told(text):
     assert typed_bytes(text) is None
