@@ -107,11 +107,15 @@ def told(
         app_bindings: The app's own.
         chosen: The user's keys, by the names of their actions.
     """
+
+    def pressed(action: Action) -> str:
+        return chosen.get(action.id, action.keys)
+
     own = list(screen_actions(name))
-    keys_of_own = {action.keys for action in own}
+    keys_of_own = {pressed(action) for action in own}
     # A key that the screen uses for more than the app does is told once.
-    here = [*own, *(a for a in app_actions(app_bindings) if a.keys not in keys_of_own)]
-    lines = {a.id: (written(chosen.get(a.id, a.keys)), a.does) for a in here}
+    here = [*own, *(a for a in app_actions(app_bindings) if pressed(a) not in keys_of_own)]
+    lines = {a.id: (written(pressed(a)), a.does) for a in here}
     numbers = [lines[f"go.{mode}"][0] for mode in MODES]
     if numbers == [str(number) for number in range(1, len(MODES) + 1)]:
         lines = {id: line for id, line in lines.items() if not id.startswith("go.")}

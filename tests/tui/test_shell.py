@@ -140,6 +140,12 @@ async def test_what_a_key_does_hangs_beside_it_in_the_help_and_is_told_once(app,
     assert [line.strip() for line in going_on] == ["model folder"]
 
 
+def test_a_key_that_only_a_user_moved_from_the_screen_is_still_told_as_the_app_s():
+    escape = ("esc", "Leave a field, or a part that is shown alone")
+    assert escape not in keys.told("result", PorosApp.BINDINGS, {})
+    assert escape in keys.told("result", PorosApp.BINDINGS, {"chat.back": "f9"})
+
+
 @piloted(mode="train", size=(80, 24))
 async def test_help_that_is_longer_than_the_window_is_scrolled_by_the_arrows(app, pilot):
     await pilot.press("question_mark")
