@@ -50,7 +50,10 @@ def main(index: int, wanted: Sequence[str] = ()) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed can't end us, who are in a session of our own and may hang."""
+    """A parent that is killed can't end us, who are in a session of our own and may hang.
+
+    Linux means the thread that started us: it must wait for our end, as `poros doctor` does.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
