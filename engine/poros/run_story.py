@@ -91,7 +91,8 @@ def fold(story: Story, lines: Iterable[str]) -> None:
 
 def _started(story: Story, record: dict[str, Any]) -> None:
     story.run_id, story.model = str(record["run_id"]), str(record["model"])
-    story.device, story.versions = str(record["device"]), dict(record["versions"])
+    story.device = str(record["device"])
+    story.versions = {str(name): str(version) for name, version in dict(record["versions"]).items()}
     story.total_steps = int(record["total_steps"])
     story.started_s = story.started_s or float(record["time_s"])
     story.num_resumes += record.get("resumed_from_step") is not None

@@ -136,11 +136,11 @@ def _load_lines(folder: Path, facts: Facts, adapter: Path) -> tuple[str, ...]:
     try:
         config = load_config(folder / "config.yaml", environ={}).config
         loaded = from_line(json.dumps(facts.records["model_loaded"]))
-    except (PorosError, KeyError, ValueError):
+        on_cpu = not facts.story.device.startswith("cuda")
+        told = loaded if isinstance(loaded, ModelLoaded) else None
+        return tuple(snippet(config, str(adapter), told, on_cpu=on_cpu))
+    except (PorosError, KeyError, ValueError, TypeError):  # a line of another's making
         return ()
-    on_cpu = not facts.story.device.startswith("cuda")
-    told = loaded if isinstance(loaded, ModelLoaded) else None
-    return tuple(snippet(config, str(adapter), told, on_cpu=on_cpu))
 
 
 def _asked(samples: dict[str, list[tuple[str, str]]]) -> tuple[Asked, ...]:

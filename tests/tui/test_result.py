@@ -82,6 +82,23 @@ def test_an_outcome_is_read_from_the_runs_folder(tmp_path: Path) -> None:
     assert "no run" in read_outcome(tmp_path / "nowhere").error
 
 
+ODD = [5, "x", None, [1], [[1]], {"a": 5}, {"a": None}, [{"a": [1]}]]
+
+
+def test_an_outcome_is_read_whatever_the_events_hold(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path / "run")
+    file = folder / "events.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    firsts = {line["event"]: number for number, line in reversed(list(enumerate(lines)))}
+    for number in firsts.values():
+        line = lines[number]
+        for changed in [line | {key: value} for key in line for value in ODD]:
+            told = [*lines[:number], changed, *lines[number + 1 :]]
+            file.write_text("".join(json.dumps(each) + "\n" for each in told))
+            found = read_outcome(folder)  # raises nothing
+            assert found.state or found.error, changed
+
+
 def test_a_run_that_grows_is_read_again_and_a_checkpoint_serves_meanwhile(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     lines = told_events(folder)
