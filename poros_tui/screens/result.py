@@ -36,6 +36,8 @@ PANES = {
     "talk": "Talk to it",
     "use": "Use it",
 }
+_MEASURES = 4
+"""Ticks after news at which texts get their room anew."""
 _ONWARD = {
     "samples": "Next: Samples",
     "talk": "Next: Chat",
@@ -86,6 +88,7 @@ class ResultScreen(PorosScreen):
         self._shown: Outcome | None = None
         self._drawn_for = (0, 0)
         self._index = 0
+        self._num_measures = 0
 
     def body(self) -> ComposeResult:
         """Four panes; small windows show one of them."""
@@ -106,6 +109,8 @@ class ResultScreen(PorosScreen):
         """A run that was chosen or has grown; jobs; the talk."""
         self.reader.follow(state.run_folder)
         latest = self.reader.latest
+        if self._num_measures:
+            self._measure()
         has_news = self.exporting.tick() | self.reporting.tick()
         widths = self._widths()
         is_new = latest is not self._shown or widths != self._drawn_for
@@ -229,8 +234,15 @@ class ResultScreen(PorosScreen):
         self.query_one("#sample", Static).update(result_told.sample(found, self._index))
         use = result_told.use(found, self.exporting.told, self.reporting.told, right)
         self.query_one("#use-text", Static).update(use)
+        self._num_measures = _MEASURES
         if found is not None and found.state == "finished" and "train" not in self.state.done:
             self.state.update(done=self.state.done | {"train"})
+
+    def _measure(self) -> None:
+        """Again: on a busy machine Textual 8.2 may leave a new text the height of the last."""
+        self._num_measures -= 1
+        for name in ("#overview-text", "#sample", "#use-text"):
+            self.query_one(name, Static).refresh(layout=True)
 
     def _widths(self) -> tuple[int, int]:
         """Of the panes whose lines are cut to fit; unknown ones count as narrow."""

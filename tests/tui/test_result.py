@@ -336,3 +336,19 @@ def test_the_talkers_lines_are_those_that_the_engine_writes() -> None:
     written = engine.read_text("utf-8")
     for event in ("phase", "ready", "text", "answered", "turn_finished", "refused", "failed"):
         assert json.dumps(event) in written
+
+
+@result()
+async def test_a_text_whose_room_was_forgotten_gets_it_with_the_next_tick(
+    app: PorosApp, pilot: Any
+) -> None:
+    screen = await shown(app, pilot)
+    text = screen.query_one("#overview-text", Static)
+    before = text.size.height
+    update, texts = text.update, ["one\n" * (before + 3)]
+    text.update = lambda content: update(texts[0], layout=False)  # type: ignore[method-assign, misc]
+    screen._show()
+    await pilot.pause()
+    await app.tick()
+    await pilot.pause()
+    assert text.size.height > before
