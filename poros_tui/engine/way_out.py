@@ -12,7 +12,9 @@ SAME_BITS = frozenset(
 )
 """Settings that a run may go on with changed: they change no bit of its result."""
 
-_SETTING = re.compile(r"\b([a-z][a-z0-9_]*): ([^\s,;()]+)")
+_SETTING = re.compile(r"\b([a-z][a-z0-9_]*): ([^\s,;()`]+)")
+_NOT_OURS = ("output_dir", "dataset", "model")
+"""A remedy names them with an example, which is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def way_out(remediation: str) -> WayOut:
     found = {
         key: value.rstrip(".")
         for key, value in _SETTING.findall(remediation)
-        if key in known and key != "output_dir"
+        if key in known and key not in _NOT_OURS
     }
     return WayOut(
         tuple(f"{key}={value}" for key, value in found.items()),
