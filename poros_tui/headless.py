@@ -121,7 +121,7 @@ def attach_headless(name: str | None, *, json_lines: bool) -> int:
         return INTERRUPTED
     ending = engine.ending()
     assert ending is not None
-    if ending.status in ("failed", "killed"):
+    if ending.status in ("failed", "killed", "lost"):
         _tell_failure(ending)
     return 1 if ending.exit_code is None else ending.exit_code
 

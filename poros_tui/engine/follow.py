@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -63,11 +64,16 @@ class Batch:
 
 
 class Follower:
-    """Reads an event file from its first line on, a piece a look. For one thread."""
+    """Reads an event file from its first line on, a piece a look. For one thread.
+
+    Attributes:
+        trouble: Why what has its name can't be read, in a few words; empty: it can.
+    """
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet; the file may come later."""
         self.path = path
+        self.trouble = ""
         self._descriptor = -1
         self._offset = 0
         self._mark, self._mark_offset = b"", 0
@@ -109,12 +115,15 @@ class Follower:
     def _follow_replaced(self) -> bool:
         """Open the file; change to another one of the same name once this one is read through."""
         try:
-            named = self.path.stat()
-        except OSError:
-            return False  # removed: what was written until then can still be read
-        if self._descriptor < 0:
-            with contextlib.suppress(OSError):
+            named = self._named()
+            if self._descriptor < 0:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self.trouble = ""
+                return False
+            self.trouble = ""
+        except OSError as error:
+            # Removed, or a folder by now: what was written until then can still be read.
+            self.trouble = str(error.strerror or error).lower()
             return False
         ours = os.fstat(self._descriptor)
         same = (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
@@ -124,6 +133,13 @@ class Follower:
         self._rewind()
         self._follow_replaced()
         return True
+
+    def _named(self) -> os.stat_result:
+        """What has the file's name."""
+        named = self.path.stat()
+        if not stat.S_ISREG(named.st_mode):
+            raise OSError("it is no file")
+        return named
 
     def _was_cut(self) -> bool:
         """Whether the last line that we read is not there any more.
@@ -189,6 +205,11 @@ class EventReader:
     def caught_up(self) -> bool:
         """All that the file had at the last look was read and drained."""
         return self._caught_up and not self._waiting
+
+    @property
+    def trouble(self) -> str:
+        """As the follower has it."""
+        return self._follower.trouble
 
     def drain(self, most_lines: int = 5_000) -> Batch:
         """What came since the last call, at most so many lines; never waits for the file."""

@@ -13,6 +13,8 @@ from poros_tui.engine.run_state import RunState
 TICK_LIMIT_S = 0.02
 """Most time for the events of one tick; the rest waits for the next one."""
 _AT_ONCE = 250
+_UNREAD_S = 3.0
+"""An event file that can't be read for so long is told; at first a run has none."""
 
 
 class FollowedRun:
@@ -24,6 +26,7 @@ class FollowedRun:
         process: ``starting``, ``running`` or ``ended``.
         ending: How it ended; None while it is there.
         is_behind: The last tick left lines for the next one.
+        unread: Why its events can't be read though it goes on, in a sentence; empty: they can.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -33,6 +36,8 @@ class FollowedRun:
         self.process: State = engine.poll()
         self.ending: Ending | None = None
         self.is_behind = False
+        self.unread = ""
+        self._readable_s = time.monotonic()
         self._reader = EventReader(engine.events_path)
         is_new = engine.is_own or self.process == "starting"
         self._began_s = time.time() if is_new else 0.0
@@ -99,7 +104,18 @@ class FollowedRun:
             if not batch.more or time.monotonic() > until_s:
                 break
         self.ending = self.engine.ending() if process == "ended" else None
+        self.unread = self._look_for_trouble()
         return changed
+
+    def _look_for_trouble(self) -> str:
+        now_s, why = time.monotonic(), self._reader.trouble
+        if not why or self.process != "running":
+            self._readable_s = now_s
+        if now_s - self._readable_s < _UNREAD_S:
+            return ""
+        if not self.folder.is_dir():
+            return "The run's folder was moved or deleted."
+        return f"The run's {self.engine.events_path.name} can't be read: {why}."
 
     def close(self) -> None:
         """Stop reading; the run itself goes on."""

@@ -40,8 +40,8 @@ class Ending:
     """How a run's process ended, in words.
 
     Attributes:
-        status: ``finished``, ``stopped`` (asked to), ``failed`` (it says why) or ``killed`` (it
-            ended without a word).
+        status: ``finished``, ``stopped`` (asked to), ``failed`` (it says why), ``killed`` (it
+            ended without a word) or ``lost`` (without its folder nobody knows).
         exit_code: As documented; 128 + the signal for one that was killed; None: nobody knows.
         message: What happened, in a sentence without a full stop.
         where: File, line, key or step it is about; empty: none.
@@ -51,7 +51,7 @@ class Ending:
         event_line: The last event as it stands in the event file; empty: it ended without one.
     """
 
-    status: Literal["finished", "stopped", "failed", "killed"]
+    status: Literal["finished", "stopped", "failed", "killed", "lost"]
     exit_code: int | None
     message: str
     where: str = ""
@@ -111,6 +111,7 @@ class Engine:
         self.start = start
         self._child = child
         self._had_folder = False
+        self._holder: int | None = None
         self._seen_starting_s = 0.0
         self._ending: Ending | None = None
 
@@ -149,6 +150,8 @@ class Engine:
             return "running" if self._had_folder else "starting"
         if run_folder.is_held(self.folder):
             state: State = "running"
+            if self._holder is None or self._ending is not None:
+                self._holder = run_folder.holder_pid(self.folder)
         elif starting_runs.starting_in(self.folder):
             self._seen_starting_s, state = time.time(), "starting"
         else:
@@ -159,6 +162,8 @@ class Engine:
     def ending(self) -> Ending | None:
         """How it ended; None while it is there. Reads a few kilobytes, once."""
         if self._ending is None and self.poll() == "ended":
+            if self._child is None and not self.folder.is_dir() and self._holder is not None:
+                return _lost(self._holder)  # asked anew: it may be put back, or end
             self._ending = self._told_ending()
         return self._ending
 
@@ -201,6 +206,13 @@ class Engine:
                 remediation="what stopped it stands where it was started",
             )
         last = from_line(line) if line else None
+        if last is None and self._child is None and not self.events_path.is_file():
+            return Ending(
+                "killed",
+                None,
+                f"nobody knows how it ended: its {self.events_path.name} is gone",
+                remediation="put the file back, or start the run again",
+            )
         if isinstance(last, RunFinished):
             finished, code = last.status == "finished", last.exit_code if code is None else code
             message = "the run is done" if finished else "the run was stopped"
@@ -304,6 +316,23 @@ def _written_s(folder: Path) -> float:
         return (folder / "events.jsonl").stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _lost(pid: int) -> Ending:
+    """The words for a run without its folder; whose process may be there nevertheless."""
+    message, remediation = (
+        "the run's folder was moved or deleted",
+        "8 Runs shows it where it is now",
+    )
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass
+    except ProcessLookupError:
+        return Ending("lost", None, message, remediation=remediation)
+    message += ", and its engine goes on without it"
+    remediation = f"put the folder back; {remediation}; `kill {pid}` stops it"
+    return Ending("lost", None, message, remediation=remediation)
 
 
 def _killed(folder: Path, code: int | None, lines: tuple[str, ...]) -> Ending:

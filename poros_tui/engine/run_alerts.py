@@ -53,6 +53,7 @@ class Surroundings:
         is_alive: Whether the run's process holds its folder.
         disk_free_bytes: Where the run is written.
         unwritten: Why the engine can't write what it does, such as ``disk full``; empty: it can.
+        unread: Why its events can't be read, in a sentence; empty: they can.
         card_total_bytes: Of the card that it trains on.
         card_used_bytes: By everybody.
         card_celsius: Its temperature.
@@ -63,6 +64,7 @@ class Surroundings:
     is_alive: bool | None = None
     disk_free_bytes: int | None = None
     unwritten: str = ""
+    unread: str = ""
     card_total_bytes: int | None = None
     card_used_bytes: int | None = None
     card_celsius: int | None = None
@@ -167,13 +169,23 @@ def _disk(run: RunState, around: Surroundings) -> Iterator[Alert]:
         )
 
 
+def _unread(_: RunState, around: Surroundings) -> Iterator[Alert]:
+    if around.unread:
+        yield Alert(
+            "unread",
+            ERROR,
+            around.unread,
+            "It goes on; put it back or it is lost.",
+        )
+
+
 def _stalled(run: RunState, around: Surroundings) -> Iterator[Alert]:
     median_s = median_step_s(run)
     if run.status != TRAINING or run.phase is not None or around.is_alive is False:
         return
     passed_s = around.now_s - run.step_s
     silent_s = around.now_s - run.last_s
-    if around.unwritten:
+    if around.unwritten or around.unread:
         return  # it says why
     if silent_s > SILENT_S:
         yield Alert(
@@ -238,6 +250,7 @@ _LOOKS: tuple[Callable[[RunState, Surroundings], Iterator[Alert]], ...] = (
     _diverging,
     _near_cap,
     _disk,
+    _unread,
     _stalled,
     _stuck,
     _hot,

@@ -150,6 +150,8 @@ class TrainScreen(CurveScreen):
         self.panels.draw_log(run)
         if ending is not None:
             self._draw_ending(followed)
+        else:
+            self.told = None  # of a folder that was put back, or gone on in
         self._offer(followed)
 
     def _draw_start(self, followed: FollowedRun, now_s: float) -> None:
@@ -174,7 +176,7 @@ class TrainScreen(CurveScreen):
     def _part(self, followed: FollowedRun) -> str:
         run, ending = followed.run, followed.ending
         if ending is not None:
-            return "failed" if ending.status in ("failed", "killed") else "ended"
+            return "failed" if ending.status in ("failed", "killed", "lost") else "ended"
         if followed.is_starting or run.status in (WAITING, STARTING):
             return "start"
         return "going"
@@ -187,6 +189,7 @@ class TrainScreen(CurveScreen):
             is_alive=followed.is_going,
             disk_free_bytes=state.machine.disk_free_bytes,
             unwritten=live.unwritten if live is not None else "",
+            unread=followed.unread,
             card_total_bytes=card.total if card else None,
             card_used_bytes=card.used if card else None,
             card_celsius=card.celsius if card else None,

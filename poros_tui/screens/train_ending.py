@@ -127,8 +127,8 @@ def _failed(run: RunState, ending: Ending, width: int, glyphs: Glyphs) -> Told:
         wrapped = Content(f"{remedy}.").wrap(max(10, width - 10))
         label = Content.styled("  To mend: ", "$accent")
         lines.append([label + wrapped[0], *(Content(" " * 11) + more for more in wrapped[1:])])
-    # Of one that was killed the remedy says so already.
-    if ending.status != "killed" or run.saved_step is not None:
+    # Of one that was killed the remedy says so already; of one that is lost nobody knows.
+    if ending.status not in ("killed", "lost") or run.saved_step is not None:
         lines.append([_saved_line(run)])
     lines.append([Content(" ") + _choices(found, run)])
     text = Content("\n").join(line for block in lines for line in block)

@@ -19,6 +19,7 @@ _LOOKS = {
     "paused": ("paused", "warning"),
     "failed": ("error", "error"),
     "killed": ("error", "error"),
+    "lost": ("error", "error"),
     "ended": ("idle", "quiet"),
 }
 

@@ -232,7 +232,7 @@ class GoingOn:
     """A run whose process is there."""
 
     folder, is_going, run = Path("/home/ada/poros/run"), True, RunState()
-    caught_up, is_behind, is_starting = True, False, False
+    caught_up, is_behind, is_starting, unread = True, False, False, ""
 
     def tick(self):
         return False

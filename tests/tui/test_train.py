@@ -263,6 +263,7 @@ def test_the_cursor_tells_the_step_below_it():
          WayOut(("max_seq_length=512",), goes_on=False)),
         ("lower learning_rate or look at these samples; the last checkpoint is intact", WayOut()),
         ("set output_dir to x-2, which is free; see: dmesg", WayOut()),
+        ("add `dataset: data.jsonl`, or `num_slots: 2`", WayOut(("num_slots=2",))),
     ],
 )  # fmt: skip
 def test_a_remedy_gives_its_settings(remedy, expected):
@@ -317,7 +318,7 @@ def scene_of(run, live=None):
 
 
 def around_of(run, live=None):
-    followed = SimpleNamespace(run=run, is_going=True, live=live)
+    followed = SimpleNamespace(run=run, is_going=True, live=live, unread="")
     return TrainScreen()._around(followed, AppState(machine=MACHINE), 0.0)
 
 
@@ -344,6 +345,7 @@ def test_the_card_that_is_told_of_is_the_runs_own():
 def test_an_engine_that_cannot_write_is_not_told_as_silent():
     made = made_runs.trained(100)
     assert codes(made, now_s=made.now_s + 300, unwritten="disk full") == ["unwritten"]
+    assert codes(made, now_s=made.now_s + 300, unread="It is gone.") == ["unread"]
 
 
 def test_what_is_wrong_is_told():

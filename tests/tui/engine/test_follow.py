@@ -108,7 +108,7 @@ def test_what_cannot_be_read_in_the_place_of_a_file_ends_no_look(path, follower)
     assert [follower.poll(), follower.poll()] == [follow.Batch()] * 2
     path.rename(path.with_name("a folder"))
     write(path, [1])
-    assert follower.poll() == follow.Batch()
+    assert steps(follower.poll()) == [1]  # at once: a folder is never opened
 
 
 def test_what_a_refused_start_wrote_before_it_removed_its_folder_is_read(path, follower):
@@ -207,3 +207,20 @@ def test_the_last_lines_of_a_log(tmp_path):
     path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"torn \xff")
     assert last_lines(path, 2) == ["line 99", "torn \\xff"]
     assert len(last_lines(path)) == 30
+
+
+def test_a_folder_of_the_name_ends_no_reading_and_is_told(path, follower):
+    write(path, [1])
+    assert steps(follower.poll()) == [1]
+    path.unlink()
+    assert follower.poll() == follow.Batch()
+    assert follower.trouble == "no such file or directory"
+    path.mkdir()
+    assert follower.poll() == follow.Batch()
+    assert follower.trouble == "it is no file"
+    path.rmdir()
+    write(path, [2, 3])
+    while not (batch := follower.poll()).lines:
+        assert batch.restarted
+    assert steps(batch) == [2, 3]
+    assert follower.trouble == ""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from poros.errors import PorosConfigError
-from poros_tui.engine import commands, process
+from poros_tui.engine import commands, followed, process
 from poros_tui.engine.commands import NoEngineError, Watch, order, order_later
 from poros_tui.engine.follow import EventReader
 from poros_tui.engine.process import engine_at, find_run, start_run
@@ -234,3 +234,45 @@ def test_a_socket_that_does_not_answer_is_said_in_words(tmp_path, monkeypatch, h
         order(tmp_path, "stop", limit_s=0.2)
     assert not order_later(tmp_path, "stop", limit_s=0.2).wait(LIMIT_S).taken
     listener.close()
+
+
+def test_a_run_whose_folder_is_moved_away_is_not_told_as_dead(config):
+    engine = running(config)
+    found, place = engine_at(engine.folder), engine.folder.with_name("elsewhere")
+    assert found.poll() == "running"
+    engine.folder.rename(place)
+    told = found.ending()
+    assert (
+        told.message == "the run's folder was moved or deleted, and its engine goes on without it"
+    )
+    assert f"kill {engine.pid}" in told.remediation
+    place.rename(engine.folder)
+    assert (found.poll(), found.ending()) == ("running", None)
+    engine.folder.rename(place)
+    engine.kill()
+    wait_for(lambda: engine.poll() == "ended")
+    told = found.ending()
+    assert (told.message, "kill" in told.remediation) == (
+        "the run's folder was moved or deleted", False,
+    )  # fmt: skip
+
+
+def test_of_a_run_that_goes_on_without_its_event_file_it_is_told(config, monkeypatch):
+    monkeypatch.setattr(followed, "_UNREAD_S", 0.2)
+    engine = running(config)
+    run = followed.FollowedRun.at(engine.folder)
+    wait_for(lambda: run.tick() and run.run.step)
+    assert run.unread == ""
+    engine.events_path.unlink()
+    wait_for(lambda: (run.tick(), run.unread)[1])
+    assert run.unread == "The run's events.jsonl can't be read: no such file or directory."
+    engine.folder.rename(engine.folder.with_name("elsewhere"))
+    own = followed.FollowedRun(engine)
+    wait_for(lambda: (own.tick(), own.unread)[1])
+    assert own.unread == "The run's folder was moved or deleted."
+    engine.kill()
+    wait_for(lambda: engine.poll() == "ended")
+    engine.folder.with_name("elsewhere").rename(engine.folder)
+    assert "its events.jsonl is gone" in engine_at(engine.folder).ending().message
+    for each in (run, own):
+        each.close()

@@ -39,7 +39,7 @@ class TellRun:
             self.run.take(event, _time_of(line) + later_s)
         self.folder = Path(folder)
         self.live, self.ending = live, ending
-        self.start = None
+        self.start, self.unread = None, ""
         self.process = "ended" if ending else "running"
         self.caught_up, self.is_behind, self.is_starting = True, False, False
 
