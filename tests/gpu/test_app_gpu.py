@@ -60,13 +60,12 @@ def driver_says():
 @pytest.fixture
 def other():
     """Another program that has a good piece of the card."""
-    program = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdout.readline() == "there\n"
-    yield program
-    program.kill()
-    program.wait()
+    ) as program:
+        assert program.stdout.readline() == "there\n"
+        yield program
+        program.kill()
 
 
 @pytest.fixture
